@@ -11,7 +11,7 @@ import numpy as np
 import rivals
 
 from autotune.devices.base import LaunchError
-from autotune.measure import tasks
+from autotune.measure import worker_state
 from autotune.measure.process import Turns
 from autotune.measure.rotation import (
     CompiledEntrant,
@@ -42,7 +42,7 @@ class VendorRunner:
 
 
 def race_sizes(
-    job: tasks.Job,
+    job: worker_state.Job,
     entrants: Sequence[CompiledEntrant],
     sizes: Sequence[SizeTask],
     cub: Path | None,
@@ -63,7 +63,7 @@ def race_sizes(
 
 
 def _vendor(arrays: RotatedArrays, cub: Path | None) -> dict[str, VendorRunner]:
-    _, _, kernel = tasks.current()
+    _, _, kernel = worker_state.current()
 
     def calls_of(**views: Any) -> dict[str, Callable[[], object]]:
         own = {

@@ -24,10 +24,11 @@ from autotune.errors import AutotuneError
 from autotune.files import write_atomically
 from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
+from autotune.measure.device_worker import DeviceWorker
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Measurement
 from autotune.measure.race import Contender, RaceRules, race
-from autotune.measure.tasks import DeviceWorker, Job
+from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
 from autotune.search.names import Strategy

@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.data.dataset import Dataset, without_files
 from autotune.devices.device import Device, for_arch
-from autotune.measure import tasks
+from autotune.measure import tasks, worker_state
 from autotune.measure.measurement import Measurement
 from autotune.measure.process import ChildActor
 from autotune.run.bench import Site
@@ -34,7 +34,7 @@ def begin(seconds: float) -> None:
         samples_ms = tuple(1.0 + spread + 0.001 * n for n in range(10))
         return replace(draft, samples_ms=samples_ms, measure_s=seconds)
 
-    tasks.prepare, tasks.measure = prepare, measure  # type: ignore[assignment]
+    worker_state.prepare_job, tasks.measure = prepare, measure  # type: ignore[assignment]
 
 
 @dataclass
@@ -44,7 +44,7 @@ class SimulatedSite(Site):
     seconds: float
 
     def device_actor(self, device: Device) -> ChildActor:
-        return ChildActor(partial(begin, self.seconds), tasks.prepare)
+        return ChildActor(partial(begin, self.seconds), worker_state.prepare_job)
 
     def dataset(self, kernel: Any, problem: Any, name: str, seed: int) -> Dataset:
         return without_files(kernel, problem, name, seed)

@@ -53,11 +53,12 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel, Work
 from autotune.measure.compilers import CompilerPool
+from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.roofline import Limits
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import median_interval
+from autotune.measure.worker_state import Job
 from autotune.run.limits import known_limits
 from autotune.run.verdict import ratio
 from autotune.values import Configuration, Problem

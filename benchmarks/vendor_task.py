@@ -19,9 +19,11 @@ import numpy as np
 from autotune.data.dataset import RANDOM
 from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError, Timer
 from autotune.kernel.snapshot import load_kernel
-from autotune.measure import tasks, verify
+from autotune.measure import verify, worker_state
+from autotune.measure.launchable import Launchable
 from autotune.measure.race import Contender, interleaved, launch_alike, take, vendor_arguments
-from autotune.measure.tasks import Job, Take
+from autotune.measure.timing import Take
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
 #: Rounds of the race among all rivals that decides which of them enter the row's race: so many of the
@@ -114,8 +116,8 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
 
     Half of the time is for cold samples, a quarter for each of the others.
     """
-    tasks.prepare(job)
-    executor, data, _ = tasks.current()
+    worker_state.prepare_job(job)
+    executor, data, _ = worker_state.current()
     rivals, tried, note = _right_rivals(executor, data, job, entrants)
     finalists = _fastest(executor, rivals, set(entrants.rivals), seed)
     taken = take(job, entrants.ours)
@@ -162,8 +164,8 @@ def fastest(
     job: Job, contenders: Sequence[Contender], rounds: int, seed: int, max_seconds: float
 ) -> list[int]:
     """Positions of the configurations that are the fastest cold, and hot; they are not verified."""
-    tasks.prepare(job)
-    executor, *_ = tasks.current()
+    worker_state.prepare_job(job)
+    executor, *_ = worker_state.current()
     timers = [taken.timer for one in contenders if (taken := take(job, one)) is not None]
     launch_alike(timers)
     best = []
@@ -247,9 +249,9 @@ def accuracy(
     import cupy
     from accuracy import DATA, Exact
 
-    tasks.prepare(job)
-    executor, data, _ = tasks.current()
-    ready = tasks.Launchable(job, configuration, binary)
+    worker_state.prepare_job(job)
+    executor, data, _ = worker_state.current()
+    ready = Launchable(job, configuration, binary)
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)

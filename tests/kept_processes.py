@@ -15,8 +15,8 @@ import pytest
 
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
+from autotune.measure.device_worker import device_actor
 from autotune.measure.process import ENDED, ChildActor
-from autotune.measure.tasks import device_actor
 from autotune.run import bench
 
 #: Variables that every test has of its own, which no process of a run reads.

@@ -16,7 +16,9 @@ from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import load_file
-from autotune.measure.tasks import DeviceWorker, Job, write_results
+from autotune.measure.device_worker import DeviceWorker
+from autotune.measure.tasks import write_results
+from autotune.measure.worker_state import Job
 from autotune.run.bench import BegunSite, Bench
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem

@@ -47,7 +47,6 @@ LONG_MODULES = {
     "devices/cuda.py",
     "export/cuda.py",
     "export/header.py",
-    "measure/tasks.py",
     "retune/retuning.py",
     "run/matrix.py",
     "search/proposals.py",

@@ -17,10 +17,11 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
 from autotune.measure.compilers import CompilerPool
+from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import StoppingRule
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]

@@ -33,7 +33,7 @@ from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure import profile
 from autotune.measure.counters import FIGURES, METRICS
 from autotune.measure.sanitize import Trial
-from autotune.measure.tasks import Job
+from autotune.measure.worker_state import Job
 from autotune.tuned.counted import CountedVariant, add_counts, file_of, read_counted
 from autotune.tuned.reading import read_all
 from autotune.tuned.record import RecordedDevice

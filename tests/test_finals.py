@@ -15,8 +15,9 @@ from autotune.kernel.spec import Kernel
 from autotune.languages.triton import TritonLanguage
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import ContenderSamples, Failure, Race
-from autotune.measure.tasks import Job, check_at_once
+from autotune.measure.tasks import check_at_once
 from autotune.measure.timing import Timing
+from autotune.measure.worker_state import Job
 from autotune.run import bench as run_bench
 from autotune.run.finals import Finals
 from autotune.run.request import EFFORTS, Request

@@ -18,9 +18,9 @@ from autotune.measure import race, tasks
 from autotune.measure.measurement import (
     Status,
 )
-from autotune.measure.tasks import Job
-from autotune.measure.timing import Caches, StoppingRule, Timing
+from autotune.measure.timing import Caches, StoppingRule, Timing, taking_of
 from autotune.measure.verify import WrongResult
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem
 
 ONE, OTHER = Configuration(BLOCK=32), Configuration(BLOCK=64)
@@ -49,9 +49,9 @@ def test_how_samples_were_taken_has_one_word_everywhere():
 
 def test_mixed_samples_are_geometric_means_of_a_clean_call_and_a_hot_one():
     timer = SimpleNamespace(clean=lambda n: [4.0, 9.0, 1.0][:n], hot=lambda n: [1.0, 4.0, 4.0][:n])
-    assert tasks.taking_of(timer, Caches.MIXED)(3) == [2.0, 6.0, 2.0]
-    assert tasks.taking_of(timer, Caches.MIXED)(0) == []
-    assert [tasks.taking_of(timer, caches) for caches in (Caches.COLD, Caches.HOT)] == [timer] * 2
+    assert taking_of(timer, Caches.MIXED)(3) == [2.0, 6.0, 2.0]
+    assert taking_of(timer, Caches.MIXED)(0) == []
+    assert [taking_of(timer, caches) for caches in (Caches.COLD, Caches.HOT)] == [timer] * 2
 
 
 # ---------------------------------------------------------------- on a device

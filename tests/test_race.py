@@ -17,9 +17,10 @@ from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import load_file
 from autotune.measure import race as racing
+from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem
 
 BLOCKS = (32, 64, 128)

@@ -32,7 +32,8 @@ from autotune.languages.registry import backend
 from autotune.compiling.binaries import compiled_for
 from autotune.data.dataset import RANDOM
 from autotune.data.prepare import prepare_dataset
-from autotune.measure.tasks import Job, check
+from autotune.measure.worker_state import Job
+from autotune.measure.tasks import check
 
 (device,) = backend("interpreter").devices()
 ended = []

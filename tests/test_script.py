@@ -19,7 +19,7 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
-from autotune.measure import tasks
+from autotune.measure import tasks, worker_state
 from autotune.measure.measurement import Status
 from autotune.values import Configuration, Problem
 
@@ -316,13 +316,13 @@ def test_there_are_no_others() -> None:
 @pytest.mark.opencl
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_right(name: str, opencl_device: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(tasks, "_state", tasks._State())
+    monkeypatch.setattr(worker_state, "_state", worker_state._State())
     problem, _, chosen = EXAMPLES[name]
     kernel, device = load_file(FOLDER / "spaces" / f"{name}.py"), choose_device(opencl_device)
     assert kernel.file is not None
     data = tuple(prepare_dataset(kernel, problem, which) for which in (EXACT, RANDOM))
-    asked = tasks.Job(kernel.file, problem, device, data)
-    tasks.prepare(asked)
+    asked = worker_state.Job(kernel.file, problem, device, data)
+    worker_state.prepare_job(asked)
     configuration = kernel.completed(chosen)
     compiled = compile_now(compile_job(kernel, configuration, problem, device))
     assert compiled.binary is not None, compiled.message

@@ -14,7 +14,7 @@ from autotune.errors import AutotuneError, FleetError
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
-from autotune.measure.tasks import Job
+from autotune.measure.worker_state import Job
 from autotune.run.sizes import OtherSizes, compact, is_telling, proposed, size_fields, sizes_beside
 from autotune.values import Configuration, Problem
 

@@ -21,11 +21,12 @@ from autotune.devices.base import Binary
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file
-from autotune.measure import tasks
+from autotune.measure import worker_state
+from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Status
 from autotune.measure.process import ActorDied, ChildActor
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
 from autotune.measure.timing import Caches, StoppingRule
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
@@ -72,7 +73,10 @@ def ask(worker, task, *args):
 def standing_by(device):
     """A worker with two processes that stand by, as on a GPU."""
     return DeviceWorker(
-        ChildActor(functools.partial(tasks.get_ready, device), tasks.prepare, standbys=2), 30.0
+        ChildActor(
+            functools.partial(worker_state.get_ready, device), worker_state.prepare_job, standbys=2
+        ),
+        30.0,
     )
 
 
@@ -318,11 +322,11 @@ def test_state_is_kept_between_tasks_and_made_anew_for_another_job(worker, job):
 
 def uploads(job):
     """Prepare a job; return the arrays that were uploaded for it, by size."""
-    executor, sizes = tasks.opened(job.device), []
+    executor, sizes = worker_state.opened(job.device), []
     write = executor.write
     executor.write = lambda buffer, array: (sizes.append(array.shape), write(buffer, array))
     try:
-        tasks.prepare(job)
+        worker_state.prepare_job(job)
     finally:
         del executor.write
     return sizes
@@ -359,6 +363,6 @@ def test_a_context_is_made_before_there_is_a_job(job, device):
 
 def has_executor():
     deadline_s = time.monotonic() + 30
-    while tasks._state.executor is None and time.monotonic() < deadline_s:
+    while worker_state._state.executor is None and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    return tasks._state.executor is not None
+    return worker_state._state.executor is not None

@@ -33,7 +33,7 @@ from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import is_member
 from autotune.languages.registry import compiler
 from autotune.measure.roofline import deciding_caches
-from autotune.measure.tasks import Take, taking_of
+from autotune.measure.timing import Take, taking_of
 from autotune.tuned.kept import KeptAnswer, keep
 from autotune.tuned.lookup import promising, refresh
 from autotune.tuned.record import RecordedDevice, TuningOrigin, timestamp

@@ -32,7 +32,7 @@ from autotune.fleet.worker import (
 )
 from autotune.kernel.spec import Kernel
 from autotune.measure.process import ENDED, ActorDied
-from autotune.measure.tasks import Job
+from autotune.measure.worker_state import Job
 
 T = TypeVar("T")
 

@@ -22,8 +22,9 @@ from autotune.fleet.worker import HostError
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
 from autotune.measure.compilers import CompilerPool
+from autotune.measure.device_worker import DeviceWorker
 from autotune.measure.process import ENDED
-from autotune.measure.tasks import DeviceWorker, Job
+from autotune.measure.worker_state import Job
 from autotune.run.bench import Site
 from autotune.run.request import Request
 from autotune.run.result import RunResult

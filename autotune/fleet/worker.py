@@ -34,8 +34,9 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.files import cache_folder
 from autotune.kernel.snapshot import load_kernel
 from autotune.measure.compilers import begin_for
+from autotune.measure.device_worker import device_actor
 from autotune.measure.process import ActorFailed, ChildActor
-from autotune.measure.tasks import Job, device_actor
+from autotune.measure.worker_state import Job
 
 #: What a worker is known by: the plugin, and the metric that it announces itself with.
 NAME = "autotune"

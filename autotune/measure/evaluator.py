@@ -26,9 +26,10 @@ from autotune.kernel import modules
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compilers import LIKELY, CompilerPool
+from autotune.measure.device_worker import DeviceWorker
 from autotune.measure.measurement import Measurement, Status, with_metrics
-from autotune.measure.tasks import DeviceWorker, Job
 from autotune.measure.timing import StoppingRule
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
 #: Configurations that a GPU has at a time: one is measured, the next is prepared; and most that are on

@@ -27,12 +27,14 @@ from autotune.devices.base import (
 )
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
-from autotune.measure import tasks, verify
+from autotune.measure import tasks, verify, worker_state
+from autotune.measure.device_worker import DeviceWorker
+from autotune.measure.launchable import Launchable
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorFailed, Turns, retire
-from autotune.measure.tasks import DeviceWorker, Job
-from autotune.measure.timing import FINALS_S, Caches, Timing, measure_energy
+from autotune.measure.timing import FINALS_S, Caches, Take, Timing, measure_energy, taking_of
 from autotune.measure.verify import NotDeterministic, WrongResult
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
 T = TypeVar("T")
@@ -232,11 +234,11 @@ class Entrant:
     timer: Timer
     caches: Caches
     #: None for a vendor's call.
-    ready: tasks.Launchable | None = None
+    ready: Launchable | None = None
 
     def samples_ms(self, count: int) -> list[float]:
         """Take samples from the caches that the job asks for."""
-        return tasks.taking_of(self.timer, self.caches)(count)
+        return taking_of(self.timer, self.caches)(count)
 
     def verify(self, launches: int, compare_runs: bool) -> int:
         """Check further launches after the race; return how many runs on the same data gave the same bits.
@@ -249,7 +251,7 @@ class Entrant:
         Runs are compared for configurations declared deterministic: `_RUNS`, or those of `_RUNS_S`
         (`_RUNS_ON_CPU_S`), but at least `_LEAST_RUNS`.
         """
-        executor, data, _ = tasks.current()
+        executor, data, _ = worker_state.current()
         ready = self.ready
         tasks.verify_timed(self.timer, launches, ready.scratch if ready else {}, afresh=True)
         if ready is None:
@@ -289,7 +291,7 @@ def take(job: Job, contender: Contender) -> Entrant | None:
         except Exception as error:  # a vendor's library raises what it likes
             raise LaunchError(f"{type(error).__name__}: {error}") from error
     assert contender.binary is not None
-    ready = tasks.Launchable(job, contender.configuration, contender.binary)
+    ready = Launchable(job, contender.configuration, contender.binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
@@ -298,8 +300,8 @@ def take(job: Job, contender: Contender) -> Entrant | None:
 
 
 def _take_vendor(job: Job, name: str) -> Entrant | None:
-    tasks.prepare(job)
-    executor, data, kernel = tasks.current()
+    worker_state.prepare_job(job)
+    executor, data, kernel = worker_state.current()
     baselines = {(known.name, known.backend): known for known in kernel.baselines}
     baseline = baselines.get((name, job.device.backend))
     if baseline is None:  # OpenCL has no vendor library to call
@@ -333,7 +335,7 @@ def launch_alike(timers: Sequence[Timer], by_stream: bool = False) -> None:
 
 
 def interleaved(
-    executor: Executor, takes: Sequence[tasks.Take], rounds: int, seed: int, max_seconds: float
+    executor: Executor, takes: Sequence[Take], rounds: int, seed: int, max_seconds: float
 ) -> list[list[float]]:
     """Return the milliseconds of every round, each in a new random order."""
     order = list(range(len(takes)))
@@ -344,7 +346,7 @@ def interleaved(
     start = time.perf_counter()
     for _ in range(rounds):
         shuffle.shuffle(order)
-        taken, _ = tasks.unthrottled(executor, lambda: [takes[i](1) for i in order])
+        taken, _ = worker_state.unthrottled(executor, lambda: [takes[i](1) for i in order])
         for index, times in zip(order, taken, strict=True):
             samples[index] += times
         if time.perf_counter() - start > max_seconds:
@@ -394,12 +396,12 @@ def _heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, attempts:
     taken = {place: step(place, take, job, one) for place, one in enumerate(contenders)}
     entrants = {place: entrant for place, entrant in taken.items() if entrant is not None}
     launch_alike([entrant.timer for entrant in entrants.values()], rules.by_stream)
-    executor, *_ = tasks.current()
+    executor, *_ = worker_state.current()
     before = executor.clocks()
     end_s = time.monotonic() + rules.max_seconds
     samples_s = rules.max_seconds * (_SAMPLES_SHARE if rules.windows else 1.0)
 
-    def taking(place: int) -> tasks.Take:
+    def taking(place: int) -> Take:
         return lambda count: step(place, entrants[place].samples_ms, count) or []
 
     takes = [taking(place) for place in entrants]
@@ -407,7 +409,7 @@ def _heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, attempts:
     times = dict(zip(entrants, rounds, strict=True))
     clocks = before.worst(executor.clocks())
 
-    def single_ms(place: int, take: tasks.Take) -> float | None:
+    def single_ms(place: int, take: Take) -> float | None:
         calls = step(place, take, _SINGLE_CALLS) if rules.finals else None
         return median(calls) if calls else None
 

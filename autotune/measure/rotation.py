@@ -21,7 +21,7 @@ from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
-from autotune.measure import tasks
+from autotune.measure import worker_state
 from autotune.measure.process import Turns
 from autotune.values import Configuration, Problem
 
@@ -52,7 +52,10 @@ class SizeTask:
 
 
 def time_sizes(
-    job: tasks.Job, entrants: Sequence[CompiledEntrant], sizes: Sequence[SizeTask], turns: Turns
+    job: worker_state.Job,
+    entrants: Sequence[CompiledEntrant],
+    sizes: Sequence[SizeTask],
+    turns: Turns,
 ) -> list[dict[int, float]]:
     """Return the median milliseconds of a call, by entrant, on each size; none where a launch failed.
 
@@ -128,14 +131,14 @@ class SizeRunner:
 class RotatedArrays:
     """The sets of arguments of one size, with random data."""
 
-    job: tasks.Job
+    job: worker_state.Job
     problem: Problem
     executor: Executor = field(init=False)
     #: Buffers by name of the argument.
     sets: list[dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.executor, _, self._kernel = tasks.current()
+        self.executor, _, self._kernel = worker_state.current()
         device = self.executor.device
         self._arguments = _arguments(self._kernel, self.problem)
         self.arguments = [argument for argument, _ in self._arguments]

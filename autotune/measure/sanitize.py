@@ -33,8 +33,8 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.snapshot import load_kernel
 from autotune.kernel.spec import Kernel
-from autotune.measure.tasks import Job
 from autotune.measure.verify import DeviceData
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem, size_of
 
 #: The command that installs compute-sanitizer.

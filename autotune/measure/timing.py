@@ -10,10 +10,13 @@ from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from autotune.devices.base import Executor, LaunchError, Timer
 from autotune.measure.measurement import Energy
+
+#: A function that takes the given number of samples, in milliseconds.
+Take: TypeAlias = Callable[[int], list[float]]
 
 #: Samples after which a candidate is compared with the best, before `StoppingRule.min_samples`.
 _LOOKS = (1, 2, 3, 5)
@@ -115,7 +118,7 @@ class Samples:
 
 
 def sample(
-    take: Callable[[int], list[float]],
+    take: Take,
     rule: StoppingRule,
     best_samples_ms: Sequence[float] | None = None,
 ) -> Samples:
@@ -189,6 +192,19 @@ def _rank(k: int, n: int, false_stop: float) -> int | None:
     arrangements = math.comb(n + k, k)
     ranks = range(1, n + 1)
     return next((j for j in ranks if math.comb(n + k - j, k) <= false_stop * arrangements), None)
+
+
+def taking_of(timer: Timer, caches: Caches) -> Take:
+    """Return the function that takes samples with the given contents of the caches.
+
+    A mixed sample is the geometric mean of a clean call and a batch of hot calls; clean calls come first.
+    """
+
+    def mixed(count: int) -> list[float]:
+        pairs = zip(timer.clean(count), timer.hot(count), strict=True)
+        return [round(math.sqrt(clean_ms * hot_ms), 6) for clean_ms, hot_ms in pairs]
+
+    return mixed if caches is Caches.MIXED else timer
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:

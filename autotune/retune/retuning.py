@@ -31,8 +31,8 @@ from autotune.languages.registry import compiler
 from autotune.measure.measurement import Status, find_objective
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.roofline import implausible
-from autotune.measure.tasks import Job
 from autotune.measure.timing import Caches, Timing
+from autotune.measure.worker_state import Job
 from autotune.report.publish import amend
 from autotune.retune.stale import Action, Reason, StaleQuery, Target, survey
 from autotune.run import limits

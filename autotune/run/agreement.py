@@ -18,7 +18,8 @@ from autotune.errors import AutotuneError
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import Job, check, write_results
+from autotune.measure.tasks import check, write_results
+from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
 #: Configurations that are compared, and the most that are tried until these run.

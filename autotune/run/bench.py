@@ -37,10 +37,12 @@ from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
 from autotune.measure import sanitize
 from autotune.measure.compilers import CompilerPool, begin_for
+from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Actor, ChildActor
-from autotune.measure.tasks import DeviceWorker, Job, check, device_actor
+from autotune.measure.tasks import check
 from autotune.measure.timing import StoppingRule
+from autotune.measure.worker_state import Job
 from autotune.run.agreement import agreed
 from autotune.run.request import Request
 from autotune.store import Scope

@@ -27,7 +27,7 @@ from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.languages.registry import backend
 from autotune.measure.measurement import Status
-from autotune.measure.tasks import Job
+from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
 from autotune.run.request import Request

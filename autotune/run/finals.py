@@ -16,7 +16,8 @@ from typing import TypeAlias
 from autotune.measure import sanitize
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender, Race, RaceRules, race
-from autotune.measure.tasks import Job, check_at_once
+from autotune.measure.tasks import check_at_once
+from autotune.measure.worker_state import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench
 from autotune.run.sizes import OtherSizes

@@ -12,9 +12,9 @@ from autotune.interop.exchange import first_to_try
 from autotune.kernel import parsing
 from autotune.kernel.space import Space, broken_constraints
 from autotune.kernel.spec import Kernel
+from autotune.measure.device_worker import MEASURE_TIMEOUT_S
 from autotune.measure.measurement import TIME, Objective, find_objective
 from autotune.measure.roofline import deciding_caches
-from autotune.measure.tasks import MEASURE_TIMEOUT_S
 from autotune.measure.timing import Caches, Timing
 from autotune.search import names
 from autotune.search.session import Budget

@@ -14,7 +14,7 @@ from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
-from autotune.measure.tasks import Job
+from autotune.measure.worker_state import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne

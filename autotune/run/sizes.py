@@ -26,7 +26,7 @@ from autotune.kernel.launches import launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender
-from autotune.measure.tasks import Job
+from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.values import Problem, size_of
 

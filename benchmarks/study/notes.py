@@ -48,11 +48,12 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure.compilers import CompilerPool
 from autotune.measure.counters import FIGURES
+from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Status
 from autotune.measure.profile import MISSING, counters_of, profiler
 from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.sanitize import Trial
-from autotune.measure.tasks import DeviceWorker, Job, device_actor
+from autotune.measure.worker_state import Job
 from autotune.tuned.counted import CountedVariant, add_counts, file_of
 from autotune.tuned.reading import read_all
 from autotune.tuned.record import TunedRecord

@@ -1,0 +1,65 @@
+"""A configuration on the working buffers of a job: launched once to be verified, or bound to be timed."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from autotune.devices.base import Binary
+from autotune.errors import AutotuneError
+from autotune.kernel.launches import launch_sequence
+from autotune.measure import verify
+from autotune.measure.measurement import CheckResult
+from autotune.measure.worker_state import Job, current, prepare_job
+from autotune.values import Configuration
+
+#: Longest time that launching adds to each launch of `Executor.run`: much more than the 2 to 4 µs of the
+#: last column of docs/timing.md.
+_LAUNCHING_MS = 0.02
+
+
+class Launchable:
+    """A configuration that is ready to be launched on the working buffers of a job."""
+
+    def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
+        prepare_job(job)
+        self.executor, self.data, kernel = current()
+        self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
+        self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+        #: Workspaces of this configuration; other ones may replace those of `data` later.
+        self.scratch = self.data.scratch
+        self.binary = binary
+        self.deterministic = kernel.is_deterministic(configuration, job.problem)
+        self._bound: dict[str, tuple[Any, verify.Steps]] = {}
+        self._module: Any = None
+        #: Lower bound in milliseconds of each launch of `verify`.
+        self.verified_ms: list[float] = []
+
+    def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
+        """Return module and steps on a data set."""
+        if dataset not in self._bound:
+            steps = self.data.bind(self.plan, dataset, self.binary)
+            if constants := self.data.constants(dataset):  # set in a module of the data set's own
+                module = self.executor.load(self.binary, constants)
+            else:
+                module = self._module = self._module or self.executor.load(self.binary, {})
+            self._bound[dataset] = module, steps
+        return self._bound[dataset]
+
+    def _run(self, module: Any, steps: verify.Steps) -> None:
+        taken_ms = self.executor.run(module, steps)
+        self.verified_ms.append(taken_ms - _LAUNCHING_MS * len(steps))
+
+    def verify(self) -> tuple[CheckResult, ...]:
+        """Check every data set, the first twice; leaves the working buffers holding the last one."""
+        if not all(dataset.bounds for dataset in self.data.datasets.values()):
+            raise AutotuneError(
+                "the results that configurations agreed on were removed from the cache of data; run "
+                "the same command again, with a larger AUTOTUNE_CACHE_SIZE if it happens again"
+            )
+        checks: tuple[CheckResult, ...] = ()
+        for name in self.data.datasets:
+            run = partial(self._run, *self.bind(name))
+            is_first = not checks
+            checks += verify.verify(self.data, name, run, 1 + is_first, fresh=is_first)
+        return checks

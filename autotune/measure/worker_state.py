@@ -1,0 +1,170 @@
+"""The state of a worker process: its device context, and the kernel and device data of its last job.
+
+It is costly to make, so it is kept between tasks and made again when a task needs another job.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from autotune.data.dataset import Dataset
+from autotune.data.prepare import prepare_dataset
+from autotune.devices.base import ContextLostError, Executor
+from autotune.devices.device import Clocks, Device
+from autotune.kernel.snapshot import Origin, load_kernel
+from autotune.kernel.spec import Kernel
+from autotune.languages.registry import backend
+from autotune.measure import verify
+from autotune.measure.measurement import TIME, Objective
+from autotune.measure.process import retire
+from autotune.measure.timing import Caches
+from autotune.values import Problem
+
+R = TypeVar("R")
+#: Rests in seconds after a measurement on a throttled device, before it is measured again.
+_RESTS_S = (0.1, 0.3, 1.0)
+#: Longest age of a reading of the clocks that is used again before the next measurement.
+_CLOCKS_S = 0.1
+#: Least power of a working GPU, as a share of its limit: an idle H100 draws 70 W of 700.
+_IDLE_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel on one problem and device; the worker makes its state from it."""
+
+    origin: Origin
+    problem: Problem
+    device: Device
+    datasets: tuple[Dataset, ...]
+    caches: Caches = Caches.COLD
+    #: Fingerprint of the kernel's functions; empty if they are not compared.
+    fingerprint: str = ""
+    #: Energy is measured if the objective needs it.
+    objective: Objective = TIME
+
+    @property
+    def is_flushed(self) -> bool:
+        """Caches are flushed before each call."""
+        return self.caches is not Caches.HOT
+
+
+@dataclass
+class _State:
+    executor: Executor | None = None
+    job: Job | None = None
+    kernel: Kernel | None = None
+    data: verify.DeviceData | None = None
+    #: Files of the inputs on the device.
+    inputs: list[tuple[Any, ...]] = field(default_factory=list)
+    #: Last reading of the clocks, and its time (`time.monotonic`).
+    clocks: Clocks | None = None
+    clocks_read_s: float = 0.0
+    #: Least power of the device so far.
+    least_w: float = math.inf
+
+
+_state = _State()
+
+
+def get_ready(device: Device) -> None:
+    """Import and compile what every job on a device needs, without a context."""
+    backend(device.backend).get_ready(device)
+
+
+def opened(device: Device) -> Executor:
+    """Return the executor of a device; the first call makes its context."""
+    if _state.executor is None or _state.executor.device != device:
+        executor = backend(device.backend).open(device)
+        executor.calibrate()
+        _state.executor = executor
+    return _state.executor
+
+
+def open_device(device: Device) -> None:
+    """Make the context of a device before the first job does."""
+    opened(device)
+
+
+def prepare_job(job: Job) -> None:
+    """Make context, kernel and device data of a job, unless it is the last job."""
+    try:
+        if _state.job != job:
+            _prepare(job)
+    except ContextLostError:
+        retire()
+        raise
+
+
+def _prepare(job: Job) -> None:
+    before, data, inputs = _state.job, _state.data, _state.inputs
+    _state.job, _state.data = None, None
+    executor = opened(job.device)
+    is_first = before is None or before.device != job.device
+    functions = job.origin, job.fingerprint
+    if before is None or not job.fingerprint or (before.origin, before.fingerprint) != functions:
+        _state.kernel = load_kernel(job.origin, job.fingerprint)
+    assert _state.kernel is not None
+    # Data sets may have been removed to make room on the disk.
+    datasets = [
+        known
+        if known.folder.is_dir()
+        else prepare_dataset(_state.kernel, job.problem, known.name, known.seed)
+        for known in job.datasets
+    ]
+    _state.inputs = [_files(dataset) for dataset in datasets]
+    is_same = data is not None and not is_first and _state.inputs == inputs
+    kept = (data.buffers, data.pristine) if data and is_same else ({}, {})
+    data = None  # frees its other buffers
+    _state.data = verify.DeviceData(
+        executor, {dataset.name: dataset for dataset in datasets}, *kept
+    )
+    _state.job = job
+    if is_first and datasets:  # loads the comparison while the first configuration is compiled
+        verify.outputs(_state.data, datasets[0].name)
+
+
+def _files(dataset: Dataset) -> tuple[Any, ...]:
+    """Return what identifies the inputs of a data set; links to the same files are the same inputs."""
+    arrays = (o.name for o in dataset.arguments if o.kind in ("input", "inout"))
+    files = [(dataset.folder / f"{name}.npy").resolve() for name in arrays]
+    return dataset.name, dataset.arguments, files
+
+
+def current() -> tuple[Executor, verify.DeviceData, Kernel]:
+    """Return the executor of this process, and the device data and the kernel of the last job."""
+    assert _state.executor and _state.data and _state.kernel
+    return _state.executor, _state.data, _state.kernel
+
+
+def unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
+    """Measure; repeat after longer and longer rests while the device is throttled; return the last result."""
+    for rest_s in (*_RESTS_S, None):
+        before, result = read_clocks(executor, _CLOCKS_S), measure()
+        clocks = before.worst(read_clocks(executor))
+        if rest_s is None or not clocks.is_throttled:
+            break
+        time.sleep(rest_s)
+    return result, clocks
+
+
+def read_clocks(executor: Executor, oldest_s: float = 0.0) -> Clocks:
+    """Read the clocks, unless the last reading is at most ``oldest_s`` old."""
+    if _state.clocks is None or time.monotonic() - _state.clocks_read_s >= oldest_s:
+        _state.clocks, _state.clocks_read_s = executor.clocks(), time.monotonic()
+    return _state.clocks
+
+
+def least_power_w(executor: Executor) -> float:
+    """Read the draw of the device, and return the least so far: that of the idle device, or less.
+
+    A reading is the mean of a second in which the device may have worked, so the result is at most
+    `_IDLE_SHARE` of the limit.
+    """
+    power = executor.power()
+    _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))
+    return _state.least_w
