@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from autotune.calling.first_call import tuned_on_first_call
     from autotune.calling.load import load
     from autotune.kernel.expression import ceil_div, maximum, minimum
-    from autotune.kernel.operand import Instead, InsteadIfFaster, NothingToDo, Operand
+    from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
     from autotune.kernel.spec import BFloat16, Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.answer import TunedConfig
@@ -26,7 +26,6 @@ __all__ = [
     "Fill",
     "InOut",
     "Instead",
-    "InsteadIfFaster",
     "Kernel",
     "Launch",
     "NothingToDo",
@@ -49,7 +48,7 @@ __all__ = [
 _NAMES = {
     "api": ("tune",),
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
-    "kernel.operand": ("Instead", "InsteadIfFaster", "NothingToDo", "Operand"),
+    "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.products": ("matrix_product",),
     "kernel.spec": ("BFloat16", "Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "calling.first_call": ("tuned_on_first_call",),

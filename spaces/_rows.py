@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 
-from autotune import BFloat16, InsteadIfFaster, Out, Problem, ceil_div, maximum
+from autotune import BFloat16, Instead, Out, Problem, ceil_div, maximum
 
 DTYPES = ("float32", "float16", "bfloat16")
 #: Rows and columns: short rows, those of layers, vocabularies, and few long rows.
@@ -258,7 +258,7 @@ def or_long_rows(problem, given, function, x, **named):
     """Return a call's answer, which is one of ``long_rows`` where records expect less time of it."""
     if problem.columns not in LONG_ROWS:
         return problem, given
-    return InsteadIfFaster("long_rows", x, function, **named).than(problem, given)
+    return Instead("long_rows", x, function, **named).than(problem, given)
 
 
 def matrix(array, rows, columns):

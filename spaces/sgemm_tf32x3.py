@@ -517,7 +517,7 @@ def call(a, b, out=None, alpha=1.0, beta=0.0):
     if not isinstance(product, MatrixProduct):
         return product
     layout = {} if product.is_plain else {"view": 1, **product.layout}
-    return Problem(m=product.m, n=product.n, k=product.k, **layout), product.given
+    return product.answer(Problem(m=product.m, n=product.n, k=product.k, **layout))
 
 
 @sgemm_tf32x3.baseline("cublas")

@@ -3,6 +3,7 @@
 What runs on device arrays is in tests/gpu.
 """
 
+import math
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -17,14 +18,14 @@ from hypothesis import strategies as st
 from sample_records import tuned_problem, write
 
 from autotune import Out, linalg, load
-from autotune.calling.binding import bind
+from autotune.calling.binding import CallArguments, ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
 from autotune.data.arguments import declared_arguments
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, SpecError, UsageError
-from autotune.kernel.catalog import bundled_folder
+from autotune.kernel.catalog import bundled_folder, find_kernel
 from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member, valid_archs
 from autotune.kernel.spec import Kernel
@@ -383,6 +384,34 @@ def test_a_call_that_changes_with_a_factor_is_made_for_each(axpy, opencl_device)
     assert results == [3, 4, 1, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("answer", "passed_on", "is_by_value"),
+    [
+        (lambda a: a, {"a": 2}, False),
+        (lambda a: a if a != 0 and a != 1 and isinstance(a, float) else 0.0, {"a": 2}, False),
+        (lambda a: a or 3.0, {"a": 2}, False),
+        (lambda a: 3.0, {}, False),
+        (lambda a: a if a > 2 else 0.0, {"a": 2}, True),
+        (lambda a: a if a == 2.5 else 0.0, {"a": 2}, True),
+        (lambda a: 2 * a + a * a, {}, True),
+        (np.float32, {}, True),
+        (math.sqrt, {}, True),
+        (lambda a: a if np.isfinite(a) else 0.0, {"a": 2}, True),
+        (lambda a: a.real, {}, True),
+        (lambda a: float(f"{a:.0f}"), {}, True),
+    ],
+)
+def test_floats_that_a_call_function_only_passes_on_are_known(axpy, answer, passed_on, is_by_value):
+    """Later calls may pass other floats in their place; all others are calls of their own."""
+    axpy.hooks["call"] = lambda x, y, a: (Problem(n=9), {"x": x, "y": y, "a": answer(a), "n": 9})
+    operands = [Operand.new((9,)), Operand.new((9,)), 2.5]
+    arguments = CallArguments((), (), [], operands, None)
+    call = arguments.bound(axpy, find_kernel, lambda call: None)
+    assert isinstance(call, ResolvedCall)
+    assert (call.passed_on, call.is_by_value) == (passed_on, is_by_value)
+    assert call.scalars["a"] == answer(2.5) and type(call.scalars["a"]) is type(answer(2.5))
+
+
 def test_a_choice_says_why(axpy, opencl_device, tmp_path):
     with pytest.warns(RuntimeWarning):
         assert "autotune run axpy" in str(load(axpy).choice(n=5))
@@ -408,7 +437,7 @@ def test_a_recorded_winner_runs_on_the_cpu(axpy, opencl_device, tmp_path, recwar
 
 @pytest.mark.filterwarnings("ignore:no tuned record")
 def test_threads_may_call_while_calls_are_forgotten(axpy, opencl_device, monkeypatch):
-    monkeypatch.setattr("autotune.calling.load.MAX_CALLS", 2)
+    monkeypatch.setattr("autotune.calling.call_cache.MAX_CALLS", 2)
     monkeypatch.setattr("autotune.calling.load.MAX_READY", 2)
     tuned_axpy = load(axpy)
 

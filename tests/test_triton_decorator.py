@@ -208,7 +208,7 @@ def test_a_call_is_planned_as_load_plans_it(layers):
         name: Operand((300,), (1,), source=place) for place, name in enumerate(("x", "y", "out"))
     }
     bound = {**dict.fromkeys(operands), "n": 300, "scale": 2.0}
-    resolved = resolved_call(kernel, problem, bound, operands)
+    resolved = resolved_call(kernel, problem, bound, operands, {})
     choice = Choice(kernel.name, problem, c, None)
     main = LaunchPlan.of(resolved, for_arch("sm_90"), choice=choice).sequence.main
     assert (main.entry, main.grid, main.block) == ("_add", (5, 1, 1), (256, 1, 1))

@@ -1,7 +1,8 @@
 """A tuned kernel as a function on arrays.
 
-Public modules: `load` (the function, the calls it keeps, and calls on host arrays), `libraries` (arrays of NumPy,
-CuPy, torch and others), `binding` (arguments of a call to a problem), `choice` (configuration and launch plan),
-`first_call` and `trial` (which first calls tune their size, and how), `gpu` (launches on device arrays) and `compiled`
-(calls in programs that torch compiles).
+Public modules, in the order in which a call that was not made before goes through them: `load` (the function),
+`libraries` (arrays of NumPy, CuPy, torch and others), `binding` (arguments to a problem), `choice` (configuration and
+launch plan), `first_call` and `trial` (which first calls tune their size, and how), then `host` (calls on host arrays)
+or `gpu` (launches on device arrays) with `loaded` (modules and workspaces on a device), and `call_cache` (calls that
+are kept). `compiled` has calls in programs that torch compiles.
 """

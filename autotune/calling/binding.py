@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any
 
 import numpy as np
 
+from autotune.calling.libraries import Library, Numpy
 from autotune.data.arguments import Argument, declared_arguments
 from autotune.errors import AutotuneError, SpecError, UsageError
-from autotune.kernel.operand import Instead, InsteadIfFaster, NothingToDo, Operand
-from autotune.kernel.products import without_others
+from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
@@ -44,6 +44,10 @@ class ResolvedCall:
     arrays: Mapping[str, ArrayArgument]
     #: By name, as the call function gave them; what it left out is as declared.
     scalars: Mapping[str, Any]
+    #: Position of the float of the call behind each scalar that the call function passes on unchanged.
+    passed_on: Mapping[str, int] = field(default_factory=dict)
+    #: Whether a float's value decides more than scalars, so that the call holds for these values alone.
+    is_by_value: bool = False
 
     @property
     def compiled_scalars(self) -> dict[str, Any]:
@@ -71,8 +75,122 @@ class ResolvedCall:
 
 
 OUTPUTS = ("out", "inout")
+#: Floats that a `call` function may treat specially; a call is kept for all others together.
+SPECIAL_FLOATS = (0.0, 1.0)
 #: The latest of the functions that `autotune.calling.load.load` made, by the key that torch's programs name.
 LOADED: dict[str, Any] = {}
+
+
+class CallFloat:
+    """A float as a `call` function sees it: it notes if its value decides anything.
+
+    Passing it on and comparing it for equality with `SPECIAL_FLOATS` are not noted. For ``isinstance`` it
+    is a float.
+    """
+
+    def __init__(self, value: float, position: int) -> None:
+        self.value, self.position, self.is_read = value, position, False
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return float
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        self.is_read |= other not in SPECIAL_FLOATS
+        return self.value == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        self.is_read = True
+        return np.asarray(self.value, dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        self.is_read = True
+        return getattr(self.value, name)
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    def method(self: CallFloat, *args: Any) -> Any:
+        self.is_read = True
+        return getattr(self.value, name)(
+            *(arg.value if type(arg) is CallFloat else arg for arg in args)
+        )
+
+    return method
+
+
+_COMPARING = {
+    "__hash__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
+    "__str__",
+    "__repr__",
+    "__format__",
+}
+for _name in {n for n in dir(float) if n.startswith("__")} - {
+    *dir(object),
+    "__bool__",
+} | _COMPARING:
+    setattr(CallFloat, _name, _reading(_name))
+
+
+@dataclass(frozen=True)
+class CallArguments:
+    """The arguments of a call, arrays as values and as operands."""
+
+    values: tuple[Any, ...]
+    #: Of the last values, which were passed by name.
+    names: tuple[str, ...]
+    #: Library of each value; None for a scalar.
+    libraries: Sequence[Library | None]
+    #: The values with operands in place of arrays.
+    operands: Sequence[Any]
+    #: The CUDA device of the arrays; None if all are in host memory.
+    index: int | None
+
+    @property
+    def library(self) -> Library:
+        """Return the library of the first array, which makes new ones."""
+        return next((library for library in self.libraries if library), Numpy())
+
+    def bound(
+        self,
+        kernel: Kernel,
+        find: Callable[[str], Kernel],
+        expected_ms: Callable[[ResolvedCall], float | None],
+    ) -> ResolvedCall | NothingToDo:
+        """Ask a kernel's ``call`` function what to launch; see `bind`."""
+        operands = [
+            CallFloat(operand, position)
+            if type(operand) is float and operand not in SPECIAL_FLOATS
+            else operand
+            for position, operand in enumerate(self.operands)
+        ]
+        count = len(operands) - len(self.names)
+        named = dict(zip(self.names, operands[count:], strict=True))
+        has_addresses = self.index is not None
+        call = bind(kernel, tuple(operands[:count]), named, find, has_addresses, expected_ms)
+        if isinstance(call, NothingToDo):
+            return call
+        floats = [operand for operand in operands if isinstance(operand, CallFloat)]
+        passed_on = {
+            name: value.position
+            for name, value in call.scalars.items()
+            if isinstance(value, CallFloat)
+        }
+        return replace(
+            call,
+            scalars={**call.scalars, **{n: self.operands[at] for n, at in passed_on.items()}},
+            passed_on=passed_on,
+            is_by_value=any(value.is_read for value in floats),
+        )
 
 
 def bind(
@@ -87,9 +205,9 @@ def bind(
     """Ask the ``call`` function for problem and arguments, and check them.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
-    ``has_addresses`` (host arrays) all arrays count as aligned. Where ``call`` names another kernel, for
-    ``steps_left`` times in a row, that one is called, unless ``expected_ms`` knows a time of this one and
-    no shorter one of the other; with `InsteadIfFaster`, only if it knows both and the other's is shorter.
+    ``has_addresses`` (host arrays) all arrays count as aligned. If ``call`` returns `Instead`, the other
+    kernel is asked, at most ``steps_left`` kernels in a row. Where it also says what this kernel would do
+    (`Instead.than`), ``expected_ms`` gives the time that records expect for each of the two.
     """
     if not steps_left:
         raise kernel.error("call: one kernel calls another in place of itself, in a circle")
@@ -102,12 +220,11 @@ def bind(
     if not isinstance(asked, Instead):
         problem, given = asked
         return _checked_call(kernel, problem, given, has_addresses)
-    is_own_first = isinstance(asked, InsteadIfFaster)
-    own = _own_call(kernel, asked, args, named, has_addresses)
+    own = _own_call(kernel, asked, has_addresses)
     try:
         other = find(asked.kernel)
     except AutotuneError:
-        if own is None or not is_own_first:
+        if own is None or asked.by_default:
             raise
         return own
     passed_on = bind(
@@ -117,27 +234,20 @@ def bind(
         return passed_on
     own_ms, passed_ms = expected_ms(own), expected_ms(passed_on)
     if own_ms is None or passed_ms is None:
-        return own if is_own_first or own_ms is not None else passed_on
+        return passed_on if asked.by_default and own_ms is None else own
     return own if own_ms <= passed_ms else passed_on
 
 
-def _own_call(
-    kernel: Kernel,
-    answer: Instead,
-    args: tuple[Any, ...],
-    named: Mapping[str, Any],
-    has_addresses: bool,
-) -> ResolvedCall | None:
-    """Return what a kernel does itself in place of passing a call on; None where it cannot."""
-    if isinstance(answer, InsteadIfFaster) and answer.own:
-        return _checked_call(kernel, *answer.own, has_addresses)
-    with suppress(AutotuneError), without_others():
-        asked = _asked(kernel, args, named)
-        if not isinstance(asked, Instead | NothingToDo):
-            problem, given = asked
-            call = _checked_call(kernel, problem, given, has_addresses)
-            is_copied = any(passed.is_copied for passed in call.arrays.values())
-            return None if is_copied and not isinstance(answer, InsteadIfFaster) else call
+def _own_call(kernel: Kernel, asked: Instead, has_addresses: bool) -> ResolvedCall | None:
+    """Return what a kernel does itself if it does not pass a call on; None: it always passes it on."""
+    if asked.own is None:
+        return None
+    if not asked.by_default:
+        return _checked_call(kernel, *asked.own, has_addresses)
+    with suppress(AutotuneError):  # the other kernel says what is wrong
+        call = _checked_call(kernel, *asked.own, has_addresses)
+        # The time that records expect does not include copies.
+        return None if any(passed.is_copied for passed in call.arrays.values()) else call
     return None
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from autotune.calling.choice import ChosenCall
-from autotune.calling.gpu import is_capturing
+from autotune.calling.loaded import is_capturing
 from autotune.errors import UsageError, unknown
 from autotune.tuned.table import FIRST_CALL
 

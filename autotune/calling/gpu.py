@@ -10,9 +10,9 @@ import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,8 +20,18 @@ import numpy as np
 from autotune.calling.binding import OUTPUTS, ResolvedCall
 from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import DeviceLibrary, Library, cupy
+from autotune.calling.loaded import (
+    Arena,
+    LoadedModule,
+    LoadedPlan,
+    arena_at,
+    arenas,
+    is_capturing,
+    kept_by_graphs,
+    on_device,
+    on_stream,
+)
 from autotune.data.arguments import Argument
-from autotune.devices.base import Binary
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
@@ -29,137 +39,10 @@ from autotune.kernel.spec import Fill, Launch
 
 #: CU_STREAM_PER_THREAD of the driver API: the default stream of whichever thread says so.
 _PER_THREAD = 2
-#: CUfunction_attribute
-_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 #: CUresult: this thread has no context yet.
 _NO_CONTEXT = 201
 #: Bytes between workspaces: as cudaMalloc aligns.
 _BOUNDARY = 256
-
-
-# ---------------------------------------------------------------------- modules
-
-
-class _Module:
-    """A binary on the device. Never unloaded: a captured graph may launch from it."""
-
-    def __init__(self, binary: Binary) -> None:
-        self._binary = binary
-        self._module = cupy().cuda.function.Module()
-        self._module.load(binary.code)
-
-    def function(self, launch: Launch) -> int:
-        """Return the driver's handle of a function, ready for a launch."""
-        function = self._module.get_function(self._binary.symbol(str(launch.entry)))
-        if launch.shared_bytes > 48 * 1024:
-            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
-            attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
-            cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-        return int(function.ptr)
-
-    def symbol(self, name: str) -> int:
-        return int(self._module.get_global_var(name))
-
-
-#: By device, binary and place; problems that share a binary share the module.
-_modules: dict[object, _Module] = {}
-
-
-class LoadedPlan:
-    """A launch plan with its modules on the device.
-
-    An exclusive configuration has one module per stream and one per stream of each capture, because
-    its launches must not overlap.
-    """
-
-    def __init__(self, plan: LaunchPlan, index: int) -> None:
-        self.plan = plan
-        self.index = index
-        self._functions: dict[object, tuple[int, ...]] = {}
-        if not plan.exclusive:
-            with on_device(index):
-                self.functions(None)
-
-    def module(self, place: object) -> _Module:
-        """Return the module for a place: a stream, or a stream and a capture."""
-        binary = self.plan.binary
-        key = self.index, binary.key, place if self.plan.exclusive else None
-        # Of two threads that load for one stream, both launch what was kept.
-        return _modules.get(key) or _modules.setdefault(key, _Module(binary))
-
-    def functions(self, place: object) -> tuple[int, ...]:
-        """Return handles of the functions for a place, in the order of launches."""
-        found = self._functions.get(place)
-        if found is None:
-            module = self.module(place)
-            found = tuple(map(module.function, self.plan.sequence.launches))
-            self._functions[place] = found
-        return found
-
-
-#: What captured graphs refer to that their library would give away: they are launched long after.
-_kept: list[Any] = []
-
-
-def on_device(index: int) -> Any:
-    """Return a context in which a device is this thread's current device, initialised."""
-    return cupy().cuda.Device(index)
-
-
-def is_capturing(stream: int) -> bool:
-    """Return whether a stream is captured into a graph."""
-    # The default stream cannot be captured, and must not be asked while another is.
-    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
-
-
-def on_stream(stream: int) -> Any:
-    """Return a context in which CuPy works on a stream."""
-    return cupy().cuda.Stream.from_external(_Stream(stream))
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """A stream of another library, by the CUDA stream protocol."""
-
-    pointer: int
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer  # version of the protocol, stream
-
-
-# ---------------------------------------------------------------------- workspaces
-
-
-@dataclass(eq=False)
-class _Arena:
-    """Memory for the workspaces of one stream; launches on a stream run in order, so they share it."""
-
-    #: Held while several steps are enqueued that share a workspace or a module's state.
-    lock: RLock = field(default_factory=RLock)
-    buffer: Any = None
-    nbytes: int = 0
-    begin: int = 0
-
-    def grow(self, nbytes: int) -> None:
-        """Allocate more memory from the driver, since a library may reclaim its own.
-
-        The driver frees the old memory after the launches that use it.
-        """
-        with everything_allowed():  # another stream may be captured
-            memory = cupy().cuda.memory.Memory(nbytes)
-        self.buffer, self.begin, self.nbytes = memory, int(memory.ptr), nbytes
-
-    def lend(self, library: DeviceLibrary, nbytes: int, index: int) -> None:
-        """Take memory of the library that owns the graph under capture."""
-        self.buffer = library.empty((nbytes,), "uint8", index)
-        self.begin, self.nbytes = library.pointer(self.buffer), nbytes
-
-
-_arenas: dict[object, _Arena] = {}
-
-
-def _arena(place: object) -> _Arena:
-    return _arenas.get(place) or _arenas.setdefault(place, _Arena())
 
 
 # ---------------------------------------------------------------------- parameters
@@ -272,8 +155,11 @@ class GpuCall:
         Values of the first call; later calls have values of the same kind.
     libraries : sequence
         Library of each value; None for a scalar.
-    passed_on : mapping of str to int, or None
-        Position of the float behind each scalar that may change; None if floats decide what is launched.
+
+    Attributes
+    ----------
+    is_by_value : bool
+        Whether it holds for exactly these floats, since they decide what is launched.
     """
 
     def __init__(
@@ -282,7 +168,6 @@ class GpuCall:
         loaded: LoadedPlan,
         values: Sequence[Any],
         libraries: Sequence[Library | None],
-        passed_on: Mapping[str, int] | None,
     ) -> None:
         self._loaded, self._index = loaded, loaded.index
         self._libraries = libraries
@@ -302,9 +187,8 @@ class GpuCall:
         self._constants: list[tuple[str, int]] = []
         self._workspaces: list[int] = []
         self._workspace_bytes = 0
-        self._passed_on = passed_on or {}
-        #: Good for exactly these values: what is launched depends on a float.
-        self.is_by_value = passed_on is None
+        self._passed_on = resolved.passed_on
+        self.is_by_value = resolved.is_by_value
         self._steps: list[Step] = self._laid_out(resolved)
         self._makers = [
             self._library.maker(new.shape, new.dtype, self._index) for new in self._made
@@ -477,8 +361,8 @@ class GpuCall:
             pointers.extend([arena.begin + offset for offset in self._workspaces])
             self._launch(pointers, stream, functions)
 
-    def _arena_at(self, place: object) -> _Arena:
-        return _arena((self._index, self._library, place))
+    def _arena_at(self, place: object) -> Arena:
+        return arena_at((self._index, self._library, place))
 
     def _make(self, pointers: list[Any]) -> list[Any]:
         library = self._library
@@ -523,9 +407,11 @@ class GpuCall:
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)
             if is_captured:
-                _kept.extend(array for library, array in copies if not library.knows_graphs)
+                kept_by_graphs.extend(
+                    array for library, array in copies if not library.knows_graphs
+                )
                 if self._library.knows_graphs:
-                    _arenas.pop((self._index, self._library, place), None)  # it is the graph's
+                    arenas.pop((self._index, self._library, place), None)  # it is the graph's
         return self._returned(values, made)
 
     def _seen(self, copy: _Copy, values: Sequence[Any]) -> Any:
@@ -541,13 +427,13 @@ class GpuCall:
         return library, library.empty(copy.operand.shape, copy.operand.dtype, self._index)
 
     def _set_constant(
-        self, loaded: _Module, name: str, source: int, values: Sequence[Any], is_captured: bool
+        self, loaded: LoadedModule, name: str, source: int, values: Sequence[Any], is_captured: bool
     ) -> None:
         runtime, library = self._runtime, self._libraries[source]
         assert library is not None
         array = cupy().ascontiguousarray(cupy().asarray(library.through(values[source])))
         if is_captured:
-            _kept.append(array)
+            kept_by_graphs.append(array)
         target = loaded.symbol(name)
         stream = cupy().cuda.get_current_stream().ptr
         kind = runtime.memcpyDeviceToDevice

@@ -7,19 +7,15 @@ and run on the caller's stream. Host arrays run on the first usable device and c
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from inspect import signature
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
-import numpy as np
-
 from autotune.calling import first_call
-from autotune.calling.binding import LOADED, ResolvedCall, bind, checked_problem
+from autotune.calling.binding import LOADED, CallArguments, ResolvedCall, checked_problem
+from autotune.calling.call_cache import CallCache, put
 from autotune.calling.choice import (
     Choice,
     ChosenCall,
@@ -29,23 +25,22 @@ from autotune.calling.choice import (
     explained,
 )
 from autotune.calling.first_call import Tuning
-from autotune.calling.gpu import GpuCall, LoadedPlan, device_index
-from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
-from autotune.devices.base import Executor
+from autotune.calling.gpu import GpuCall, device_index
+from autotune.calling.host import EmptyCall, HostCall
+from autotune.calling.libraries import KINDS, Library, kind_of
+from autotune.calling.loaded import LoadedPlan
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.operand import NewArray, NothingToDo, Operand
+from autotune.kernel.operand import NewArray, NothingToDo
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
-#: Problems whose launch is kept ready; a serving process may see ever new sizes.
+#: Compiled plans that a kernel keeps; a serving process may see ever new sizes.
 MAX_READY = 256
-#: Calls that are kept: ways in which arrays lie.
-MAX_CALLS = 1024
 
-#: In a key's place: this call depends on the values of its floats.
+#: In a call's place: it depends on the values of its floats.
 _BY_VALUE = object()
 
 
@@ -135,12 +130,9 @@ class TunedKernel:
         LOADED[self.key] = self
         #: Kept since torch, compiling a call, would read all of `sys.modules`, to which other threads add.
         self._torch = sys.modules.get("torch")
-        self._calls: dict[object, Any] = {}
-        #: Calls whose sizes are being tuned, or will be; good while anything is.
-        self._meanwhile: dict[object, Any] = {}
-        #: Of several threads one prepares, and forgets what is old.
-        self._making = RLock()
-        self._ready: OrderedDict[object, LoadedPlan | LaunchPlan] = OrderedDict()
+        self._calls = CallCache()
+        #: Compiled plans by problem, which calls share whose arrays lie in different ways.
+        self._ready: dict[object, LoadedPlan | LaunchPlan] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the tuned kernel.
@@ -177,7 +169,7 @@ class TunedKernel:
             self._described(args, named)  # says which of them it is
             raise
         key = (*seen, *named)
-        call = self._calls.get(key)
+        call = self._calls.settled.get(key)
         if call is None or call is _BY_VALUE:
             call = self._call_of(key, args, named, values)
         return call(values, pointers)
@@ -230,96 +222,55 @@ class TunedKernel:
         """Return the prepared call for a key; make it if it is new or depends on values of floats."""
         exact = key, tuple(value for value in values if type(value) is float)
         call = self._calls.get(exact)
-        if call is None and first_call.is_busy():
-            call = self._meanwhile.get(exact)
         if call is not None:
             return call
         arguments = self._described(args, named)
-        how = first_call.wanted(self._tuning, self.deterministic)
-        choice, is_settled = self._tuned_choice(arguments, how) if how else (None, True)
-        with self._making:
-            call = self._made(arguments, choice)
-            short = getattr(call, "shortest", call)
-            if not is_settled:
-                keep(self._meanwhile, exact, short)
-                return short
-            self._meanwhile.pop(exact, None)
-            if getattr(call, "is_by_value", False):
-                keep(self._calls, key, _BY_VALUE)
-                key = exact
-            keep(self._calls, key, short)
-        return short
-
-    def _tuned_choice(self, arguments: _CallArguments, how: Tuning) -> tuple[Choice | None, bool]:
-        """Tune the size of a call where that is due; return its configuration, and whether that stays."""
-        resolved = self._resolved(arguments) if any(arguments.libraries) else None
-        if not isinstance(resolved, ResolvedCall):
-            return None, True
-        kernel, index = resolved.kernel, arguments.index
-        ready = self._ready.get(self._plan_key(resolved, index))
-        if ready and _choice_of(ready).is_known:
-            return None, True
-        device = _device(index, kernel)
-        choice = choose(kernel, resolved.problem, device, self.deterministic)
-        if choice.is_known:
-            return choice, True
-        given = arguments.values, arguments.libraries, index
-        call = ChosenCall(resolved, *given, device, choice, self.deterministic)
-        is_settled = first_call.tune(call, how)
-        if is_settled and choice.tuned is not None:
-            choice = choose(kernel, resolved.problem, device, self.deterministic)
-        return choice, is_settled
-
-    def _made(self, arguments: _CallArguments, choice: Choice | None = None) -> Any:
         if not any(arguments.libraries):
             raise UsageError(f"{self.kernel.name}: called with no array")
+        call, is_by_value, is_settled = self._made(arguments)
+        if is_by_value and is_settled:
+            self._calls.keep(key, _BY_VALUE)
+        self._calls.keep(key if is_settled and not is_by_value else exact, call, is_settled)
+        return call
+
+    def _made(self, arguments: CallArguments) -> tuple[Any, bool, bool]:
+        """Make a call; return it, whether it holds for these floats alone, and whether it is settled."""
         resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
-            return _NoCall(resolved, arguments)
-        ready = self._plan_of(resolved, arguments.index, choice)
-        if isinstance(ready, LaunchPlan):
-            return HostCall(resolved, ready, arguments)
-        passed_on = self._passed_on(resolved, arguments)
-        return GpuCall(resolved, ready, arguments.values, arguments.libraries, passed_on)
+            return EmptyCall(resolved, arguments), False, True
+        plan, is_settled = self._plan_of(resolved, arguments)
+        if isinstance(plan, LaunchPlan):
+            return HostCall(resolved, plan, arguments), True, is_settled
+        call = GpuCall(resolved, plan, arguments.values, arguments.libraries)
+        return call.shortest, call.is_by_value, is_settled
 
-    def _passed_on(
-        self, resolved: ResolvedCall, arguments: _CallArguments
-    ) -> dict[str, int] | None:
-        """Return the position of the float behind each scalar; None if floats decide more than scalars.
+    def _plan_of(
+        self, resolved: ResolvedCall, arguments: CallArguments
+    ) -> tuple[LoadedPlan | LaunchPlan, bool]:
+        """Return the compiled plan of a call, on a GPU loaded, and whether it stays; recent plans are kept."""
+        kernel, problem, index = resolved.kernel, resolved.problem, arguments.index
+        key = kernel.name, problem, index, tuple(resolved.compiled_scalars.items())
+        how = first_call.wanted(self._tuning, self.deterministic)
+        ready, is_settled = self._ready.get(key), True
+        if ready and not (how and not _choice_of(ready).is_known):
+            return ready, is_settled
+        device = _device(index, kernel)
+        choice = choose(kernel, problem, device, self.deterministic)
+        if how and not choice.is_known:
+            given = arguments.values, arguments.libraries, index
+            call = ChosenCall(resolved, *given, device, choice, self.deterministic)
+            is_settled = first_call.tune(call, how)
+            if is_settled and choice.tuned is not None:
+                choice = choose(kernel, problem, device, self.deterministic)
+        with self._calls.making:
+            ready = self._ready.get(key)
+            if ready is None or _choice_of(ready).configuration != choice.configuration:
+                plan = LaunchPlan.of(resolved, device, choice)
+                ready = plan if index is None else LoadedPlan(plan, index)
+                put(self._ready, key, ready, MAX_READY)
+            return ready, is_settled
 
-        The call function is asked again with other floats, and the answers are compared.
-        """
-        operands = arguments.operands
-        # Each float is another object, also where two are equal now. 0 and 1 are in the key.
-        others = {
-            i: 2.5 + 2 * i + (value == 2.5 + 2 * i)
-            for i, value in enumerate(operands)
-            if type(value) is float and value not in (0.0, 1.0)
-        }
-        if not others:
-            return {}
-        changed = [others.get(i, value) for i, value in enumerate(operands)]
-        again = arguments.bound(self.kernel, changed, self.find, self._expected_ms(arguments.index))
-        if not isinstance(again, ResolvedCall) or (again.kernel, again.problem, again.arrays) != (
-            resolved.kernel,
-            resolved.problem,
-            resolved.arrays,
-        ):
-            return None
-        scalars = resolved.scalars
-        found = {
-            name: i
-            for name, value in again.scalars.items()
-            for i, other in others.items()
-            if value is other and scalars.get(name) is operands[i]
-        }
-        rest, before = (
-            {name: (type(value), value) for name, value in each.items() if name not in found}
-            for each in (again.scalars, scalars)
-        )
-        return found if rest == before else None
-
-    def _described(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> _CallArguments:
+    def _described(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> CallArguments:
         parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]
         unnamed = ["an argument"] * (len(args) - len(parameters))  # the call is refused for them
         values = (*args, *named.values())
@@ -335,12 +286,16 @@ class TunedKernel:
             libraries.append(library)
             operands.append(found)
         index = device_index(values, libraries)
-        return _CallArguments(values, tuple(named), libraries, operands, index)
+        return CallArguments(values, tuple(named), libraries, operands, index)
 
-    def _resolved(self, arguments: _CallArguments) -> ResolvedCall | NothingToDo:
+    def _resolved(self, arguments: CallArguments) -> ResolvedCall | NothingToDo:
         """Return what the call is; refuse host arrays mixed with device arrays."""
-        expected_ms = self._expected_ms(arguments.index)
-        resolved = arguments.bound(self.kernel, arguments.operands, self.find, expected_ms)
+
+        def expected_ms(call: ResolvedCall) -> float | None:
+            device = _device(arguments.index, call.kernel)
+            return expected_ms_of(call.kernel, call.problem, device, self.deterministic)
+
+        resolved = arguments.bound(self.kernel, self.find, expected_ms)
         if isinstance(resolved, NothingToDo) or arguments.index is None:
             return resolved
         for name, passed in resolved.arrays.items():
@@ -354,160 +309,6 @@ class TunedKernel:
                     f"cuda:{arguments.index}; move it there, or them to the host"
                 )
         return resolved
-
-    def _expected_ms(self, index: int | None) -> Callable[[ResolvedCall], float | None]:
-        """Return the function of a call's expected time on a device, by its record there."""
-
-        def expected_ms(resolved: ResolvedCall) -> float | None:
-            kernel, device = resolved.kernel, _device(index, resolved.kernel)
-            return expected_ms_of(kernel, resolved.problem, device, self.deterministic)
-
-        return expected_ms
-
-    def _plan_key(self, resolved: ResolvedCall, index: int | None) -> object:
-        compiled_in = tuple(resolved.compiled_scalars.items())
-        return resolved.kernel.name, resolved.problem, index, compiled_in
-
-    def _plan_of(
-        self, resolved: ResolvedCall, index: int | None, choice: Choice | None = None
-    ) -> LoadedPlan | LaunchPlan:
-        """Return the compiled plan of a problem, on a GPU loaded; recent plans are kept.
-
-        Where a ``choice`` is given, a plan of another configuration is replaced.
-        """
-        key = self._plan_key(resolved, index)
-        ready = self._ready.get(key)
-        if ready and (choice is None or _choice_of(ready).configuration == choice.configuration):
-            self._ready.move_to_end(key)
-            return ready
-        device = _device(index, resolved.kernel)
-        if choice is None:
-            choice = choose(resolved.kernel, resolved.problem, device, self.deterministic)
-        plan = LaunchPlan.of(resolved, device, choice)
-        made = plan if index is None else LoadedPlan(plan, index)
-        self._ready[key] = made
-        if len(self._ready) > MAX_READY:
-            self._ready.popitem(last=False)
-        return made
-
-
-def keep(calls: dict[Any, Any], key: object, call: Any) -> None:
-    """Keep a call, in place of the oldest where `MAX_CALLS` others are kept."""
-    if key not in calls and len(calls) >= MAX_CALLS:
-        calls.pop(next(iter(calls)), None)
-    calls[key] = call
-
-
-@dataclass(frozen=True)
-class _CallArguments:
-    values: tuple[Any, ...]
-    names: tuple[str, ...]
-    #: Library of each value; None for a scalar.
-    libraries: list[Library | None]
-    #: Operands in place of arrays.
-    operands: list[Any]
-    #: The CUDA device of the arrays; None if all are in host memory.
-    index: int | None
-
-    @property
-    def library(self) -> Library:
-        """Return the library of the first array, which makes new ones."""
-        return next((library for library in self.libraries if library), Numpy())
-
-    def bound(
-        self,
-        kernel: Kernel,
-        operands: Sequence[Any],
-        find: Callable[[str], Kernel],
-        expected_ms: Callable[[ResolvedCall], float | None],
-    ) -> ResolvedCall | NothingToDo:
-        """Ask a kernel's ``call`` function what these operands are."""
-        count = len(operands) - len(self.names)
-        named = dict(zip(self.names, operands[count:], strict=True))
-        has_addresses = self.index is not None
-        return bind(kernel, tuple(operands[:count]), named, find, has_addresses, expected_ms)
-
-
-class _NoCall:
-    def __init__(self, resolved: NothingToDo, arguments: _CallArguments) -> None:
-        self._results, self._index = resolved.results, arguments.index
-        self._library = arguments.library
-
-    def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
-        return _returned(self._results, values, self._library, self._made)
-
-    def _made(self, new: NewArray) -> Any:
-        if self._index is None:
-            return np.empty(new.shape, new.dtype)
-        return self._library.empty(new.shape, new.dtype, self._index)
-
-
-class HostCall:
-    """A call on host arrays that lie in one way; see `autotune.calling.gpu.GpuCall`."""
-
-    def __init__(self, resolved: ResolvedCall, plan: LaunchPlan, arguments: _CallArguments) -> None:
-        self._resolved, self._plan = resolved, plan
-        self._libraries, self._library = arguments.libraries, arguments.library
-        self._executor = _executor(plan.device)
-        #: Scalars are as they were when this was made.
-        self.is_by_value = True
-
-    def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
-        """Run; results are in the passed outputs, or new."""
-        resolved, plan, executor = self._resolved, self._plan, self._executor
-        made: dict[NewArray, Any] = {}
-        host = {
-            name: self._array(resolved.memory_of(name), values, made) for name in resolved.arrays
-        }
-        for name in resolved.outputs:
-            if not host[name].flags.writeable:
-                raise UsageError(f"{resolved.kernel.name}: the output {name} is read-only")
-        arrays = {**plan.arguments, **plan.scratch}
-        buffers = {
-            name: executor.allocate(max(1, argument.nbytes))
-            for name, argument in arrays.items()
-            if argument.kind not in ("scalar", "constant")
-        }
-        for name in set(host) & set(buffers):
-            executor.write(buffers[name], np.ascontiguousarray(host[name]))
-        constants = {name: array for name, array in host.items() if name not in buffers}
-        module = executor.load(plan.binary, constants)
-        executor.run(module, plan.steps(buffers, resolved.scalars))
-        for name in resolved.outputs:
-            dtype, shape = np.dtype(arrays[name].dtype), arrays[name].shape
-            host[name][...] = executor.read(buffers[name], dtype, shape)
-        return _returned(resolved.results, values, self._library, made.__getitem__)
-
-    def _array(self, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]) -> Any:
-        source = operand.source
-        if isinstance(source, NewArray):
-            if source not in made:
-                made[source] = np.empty(source.shape, source.dtype)
-            return Numpy().view(made[source], operand)
-        library = self._libraries[source]
-        assert library is not None
-        return Numpy().view(library.through(values[source]), operand)
-
-
-def _returned(
-    results: Sequence[Operand],
-    values: Sequence[Any],
-    library: Library,
-    made: Callable[[NewArray], Any],
-) -> Any:
-    """Return the results of a call: passed arrays, or new ones in the caller's type."""
-    found = [
-        library.handed_over(made(operand.source))
-        if isinstance(operand.source, NewArray)
-        else values[operand.source]
-        for operand in results
-    ]
-    return found[0] if len(found) == 1 else tuple(found)
-
-
-@cache
-def _executor(device: Device) -> Executor:
-    return backend(device.backend).open(device)
 
 
 def _choice_of(ready: LoadedPlan | LaunchPlan) -> Choice:

@@ -161,23 +161,39 @@ class Instead:
     kernel: str
     args: tuple[Any, ...]
     named: dict[str, Any]
+    #: What this kernel would do itself; None: the other kernel always serves the call.
+    own: tuple[Problem, Mapping[str, Any]] | None
+    #: Whether the other kernel serves the call if the time of this one is unknown; see `than`.
+    by_default: bool
 
     def __init__(self, kernel: str, *args: Any, **named: Any) -> None:
-        object.__setattr__(self, "kernel", kernel)
-        object.__setattr__(self, "args", args)
-        object.__setattr__(self, "named", named)
+        found = {"kernel": kernel, "args": args, "named": named, "own": None, "by_default": True}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
+    def than(
+        self, problem: Problem, given: Mapping[str, Any], *, by_default: bool = False
+    ) -> Instead:
+        """Return this answer with what this kernel would do itself; records choose the faster of the two.
 
-class InsteadIfFaster(Instead):
-    """An answer of a `call` function: call another kernel where records expect less time of it."""
+        Parameters
+        ----------
+        problem : Problem
+            The problem of this kernel.
+        given : Mapping
+            The arguments of this kernel by name.
+        by_default : bool
+            The kernel that serves if records do not expect a time for both. False: this kernel. True:
+            the other kernel, unless records expect a time for this one alone and it needs no copies.
 
-    #: What the kernel itself does; None where its `call` function, asked again, does not pass on.
-    own: tuple[Problem, Mapping[str, Any]] | None = None
-
-    def than(self, problem: Problem, given: Mapping[str, Any]) -> InsteadIfFaster:
-        """Return this answer with what the kernel itself does: problem, and arguments by name."""
-        answer = InsteadIfFaster(self.kernel, *self.args, **self.named)
+        Returns
+        -------
+        Instead
+            The answer.
+        """
+        answer = Instead(self.kernel, *self.args, **self.named)
         object.__setattr__(answer, "own", (problem, given))
+        object.__setattr__(answer, "by_default", by_default)
         return answer
 
 

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.kernel.operand import (
-    Instead,
-    InsteadIfFaster,
-    NothingToDo,
-    Operand,
-    check_arrays,
-)
+from autotune.kernel.operand import Instead, NothingToDo, Operand, check_arrays
+from autotune.values import Problem
 
-#: False while `matrix_product` passes nothing on to another kernel.
-_PASSES_ON: ContextVar[bool] = ContextVar("_PASSES_ON", default=True)
 #: Most rows of a joined batch: kernels count them, plus one tile, in 32 bits.
 MOST_ROWS = 2**30
 
@@ -66,6 +56,10 @@ class MatrixProduct:
     c: Stored
     alpha: Any
     beta: Any
+    #: The call of another kernel that computes it; None if there is no such kernel.
+    other: Instead | None = None
+    #: Whether the other kernel serves if the time of this one is unknown.
+    is_by_vector: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -92,6 +86,12 @@ class MatrixProduct:
         arrays = {"a": self.a.operand, "b": self.b.operand, "c": self.c.operand}
         return {**arrays, "alpha": self.alpha, "beta": self.beta}
 
+    def answer(self, problem: Problem) -> tuple[Problem, dict[str, Any]] | Instead:
+        """Return the answer of a `call` function: this product as a problem, or the faster of two kernels."""
+        if self.other is None:
+            return problem, self.given
+        return self.other.than(problem, self.given, by_default=self.is_by_vector)
+
 
 def matrix_product(
     a: Operand,
@@ -102,13 +102,35 @@ def matrix_product(
     dtype: str = "float32",
     by_vector: str | None = "gemv",
     also_by: str | None = None,
-) -> MatrixProduct | Instead | NothingToDo:
+) -> MatrixProduct | NothingToDo:
     """Return how a kernel whose C lies row by row computes ``alpha * a @ b + beta * out``.
 
     If C lies by columns, the transposed product is computed. A batch of one, or of one tall matrix
-    times another, is one product. ``by_vector`` is the kernel for m or n of 1; it is called with a
-    matrix, a vector, ``out``, ``alpha`` and ``beta``. ``also_by`` is another kernel of such products,
-    for sizes at which records expect less time of it. Operands that do not fit raise `ValueError`.
+    times another, is one product. Its `MatrixProduct.answer` is the answer of a `call` function.
+
+    Parameters
+    ----------
+    a, b, out : Operand
+        (m, k), (k, n) and (m, n), or batches of them; ``out`` is made if it is None.
+    alpha, beta : float
+        Factors of the product and of the content of ``out``.
+    dtype : str
+        Type of all three.
+    by_vector : str, optional
+        Kernel for m or n of 1, called with a matrix, a vector, ``out``, ``alpha`` and ``beta``, unless
+        records expect less time of the product's own kernel. None: no such kernel.
+    also_by : str, optional
+        Another kernel of such products, called with the same operands if records expect less time of it.
+
+    Returns
+    -------
+    MatrixProduct or NothingToDo
+        The product; nothing if C is empty.
+
+    Raises
+    ------
+    ValueError
+        If the operands do not fit each other.
     """
     given = a, b
     shape = _shape_of_product(a, b, out, dtype)
@@ -120,33 +142,21 @@ def matrix_product(
     if not c.is_by_rows and c.T.is_by_rows:
         a, b, c = b.T, a.T, c.T
     a, b, c = _without_batch(a, b, c)
-    factors, passes_on = {"alpha": alpha, "beta": beta}, _PASSES_ON.get()
-    is_vector = c.ndim == 2 and 1 in c.shape
-    if also_by is not None and passes_on:
-        # A product by a vector is no work for this kernel, and the other passes it on.
-        answer = Instead if is_vector and by_vector else InsteadIfFaster
-        return answer(also_by, *given, out=out, **factors)
-    if is_vector and by_vector is not None and passes_on:
-        if c.shape[1] == 1:
-            return Instead(by_vector, a, b.select(1, 0), out=c.select(1, 0), **factors)
-        return Instead(by_vector, b.T, a.select(0, 0), out=c.select(0, 0), **factors)
+    is_vector = by_vector is not None and c.ndim == 2 and 1 in c.shape
+    factors, other = {"alpha": alpha, "beta": beta}, None
+    if also_by is not None:  # it passes a product by a vector on
+        other = Instead(also_by, *given, out=out, **factors)
+    elif by_vector is not None and is_vector and c.shape[1] == 1:
+        other = Instead(by_vector, a, b.select(1, 0), out=c.select(1, 0), **factors)
+    elif by_vector is not None and is_vector:
+        other = Instead(by_vector, b.T, a.select(0, 0), out=c.select(0, 0), **factors)
     (m, n), batch = c.shape[-2:], len(c) if c.ndim == 3 else 1
     of_c = Stored.of(c, may_transpose=False)
     if alpha == 0 or a.shape[-1] == 0:  # as BLAS does, so that NaN in A or B do not get through
         unread = Stored(None, False, 0), Stored(None, False, n)
-        return MatrixProduct(m, n, 0, batch, *unread, of_c, 0.0, beta)
-    of_a, of_b = Stored.of(a), Stored.of(b)
-    return MatrixProduct(m, n, a.shape[-1], batch, of_a, of_b, of_c, alpha, beta)
-
-
-@contextmanager
-def without_others() -> Iterator[None]:
-    """Have `matrix_product` return a product where it would call another kernel."""
-    token = _PASSES_ON.set(False)
-    try:
-        yield
-    finally:
-        _PASSES_ON.reset(token)
+        return MatrixProduct(m, n, 0, batch, *unread, of_c, 0.0, beta, other, is_vector)
+    read = Stored.of(a), Stored.of(b)
+    return MatrixProduct(m, n, a.shape[-1], batch, *read, of_c, alpha, beta, other, is_vector)
 
 
 def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -> tuple[int, ...]:

@@ -194,16 +194,24 @@ def _on_host(array: Any, operand: Operand) -> Any:
 
 
 def resolved_call(
-    kernel: Kernel, problem: Problem, bound: Mapping[str, Any], operands: Mapping[str, Operand]
+    kernel: Kernel,
+    problem: Problem,
+    bound: Mapping[str, Any],
+    operands: Mapping[str, Operand],
+    passed_on: Mapping[str, int],
 ) -> ResolvedCall:
-    """Return a call as `autotune.load` launches it: the first array is its result, for the shortest way."""
+    """Return a call as `autotune.load` launches it: the first array is its result, for the shortest way.
+
+    ``passed_on`` are the positions of arguments whose values may differ from call to call.
+    """
     arguments, arrays = declared_arguments(kernel, problem), dict[str, ArrayArgument]()
     for name, argument in arguments.items():
         if name in operands:
             arguments[name] = replace(argument, kind="input" if arrays else "inout")
             arrays[name] = ArrayArgument(operands[name].memory)
     scalars = {name: bound[name] for name in arguments if name not in arrays}
-    return ResolvedCall(kernel, problem, arguments, arrays, scalars)
+    changing = {name: place for name, place in passed_on.items() if name in scalars}
+    return ResolvedCall(kernel, problem, arguments, arrays, scalars, changing)
 
 
 # ---------------------------------------------------------------------- files

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, product
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,12 @@ from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
 
 from autotune import cache
+from autotune.calling.call_cache import MAX_CALLS, CallCache, put
 from autotune.calling.choice import Choice, LaunchPlan
-from autotune.calling.first_call import OFF, VARIABLE, in_turn, is_busy, tuning
-from autotune.calling.gpu import GpuCall, LoadedPlan, device_index, is_capturing, on_device
+from autotune.calling.first_call import OFF, VARIABLE, in_turn, tuning
+from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.libraries import DeviceLibrary, Library, Torch, cupy, kind_of
-from autotune.calling.load import keep
+from autotune.calling.loaded import LoadedPlan, is_capturing, on_device
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.graph import everything_allowed
@@ -282,11 +282,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         #: By the types and names of a call's values.
         self._readers: dict[object, _Reader] = {}
         self._numbers = count()
-        self._answers: dict[object, _Answer] = {}
-        #: Of calls that are being tuned, or will be; good while anything is.
-        self._meanwhile: dict[object, _Answer] = {}
-        #: Of several threads one searches.
-        self._making = RLock()
+        self._answers = CallCache()
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
         return partial(self._call, grid)
@@ -303,13 +299,13 @@ class Decorated(Autotuner):  # type: ignore[misc]
         form = (kinds, *named) if named else kinds
         reader = self._readers.get(form) or self._reader(form, len(args), values, named)
         key, pointers = reader.read(values)
-        answer = self._answers.get(key)
+        answer = self._answers.settled.get(key)
         if answer is None:
-            with self._making:
-                known = self._answers.get(key) or (is_busy() and self._meanwhile.get(key))
-                answer = known or self._answer(reader, args, named, grid)
-                self._meanwhile.pop(key, None)
-                keep(self._answers if answer.is_settled else self._meanwhile, key, answer)
+            with self._answers.making:
+                answer = self._answers.get(key)
+                if answer is None:
+                    answer = self._answer(reader, args, named, grid)
+                    self._answers.keep(key, answer, answer.is_settled)
         self.best_config = config = answer.config
         if config.pre_hook is not None:
             config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
@@ -325,7 +321,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         call = answer.by_grid.get(size)
         if call is None:
             call = answer.make(size, self._bound(args, named))
-            keep(answer.by_grid, size, call)
+            put(answer.by_grid, size, call, MAX_CALLS)
         call(values, pointers)
 
     @property
@@ -499,16 +495,16 @@ class Decorated(Autotuner):  # type: ignore[misc]
             if 0 in size:
                 return lambda values, pointers: None
             kernel.add(changed(recorded, launches=(changed(launch, grid=size),)))
-            resolved = resolved_call(kernel, choice.problem, bound, operands)
             passed_on = {
                 name: place
                 for place, (name, value) in enumerate(bound.items())
-                if type(value) in (int, float) and name in resolved.scalars and not is_exact[place]
+                if type(value) in (int, float) and not is_exact[place]
             }
+            resolved = resolved_call(kernel, choice.problem, bound, operands, passed_on)
             with everything_allowed():  # the caller may capture a graph
                 loaded = LoadedPlan(LaunchPlan.of(resolved, device, choice=choice), index)
             values = list(bound.values())
-            return GpuCall(resolved, loaded, values, _libraries(values), passed_on).shortest
+            return GpuCall(resolved, loaded, values, _libraries(values)).shortest
 
         meta = {**self._defaults, **launch.constants, **config.all_kwargs()}
         return _Answer(config, make, meta, is_settled=is_settled)

@@ -1,0 +1,100 @@
+"""Calls on host arrays: copied to a device, run there, and copied back; and calls that launch nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from autotune.calling.binding import CallArguments, ResolvedCall
+from autotune.calling.choice import LaunchPlan
+from autotune.calling.libraries import Library, Numpy
+from autotune.devices.base import Executor
+from autotune.devices.choose import backend
+from autotune.devices.device import Device
+from autotune.errors import UsageError
+from autotune.kernel.operand import NewArray, NothingToDo, Operand
+
+
+class EmptyCall:
+    """A call that launches nothing and returns its results."""
+
+    def __init__(self, resolved: NothingToDo, arguments: CallArguments) -> None:
+        self._results, self._index = resolved.results, arguments.index
+        self._library = arguments.library
+
+    def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
+        return _returned(self._results, values, self._library, self._made)
+
+    def _made(self, new: NewArray) -> Any:
+        if self._index is None:
+            return np.empty(new.shape, new.dtype)
+        return self._library.empty(new.shape, new.dtype, self._index)
+
+
+class HostCall:
+    """A call on host arrays that lie in one way; see `autotune.calling.gpu.GpuCall`."""
+
+    def __init__(self, resolved: ResolvedCall, plan: LaunchPlan, arguments: CallArguments) -> None:
+        self._resolved, self._plan = resolved, plan
+        self._libraries, self._library = arguments.libraries, arguments.library
+        self._executor = _executor(plan.device)
+
+    def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
+        """Run; results are in the passed outputs, or new."""
+        resolved, plan, executor = self._resolved, self._plan, self._executor
+        made: dict[NewArray, Any] = {}
+        host = {
+            name: self._array(resolved.memory_of(name), values, made) for name in resolved.arrays
+        }
+        for name in resolved.outputs:
+            if not host[name].flags.writeable:
+                raise UsageError(f"{resolved.kernel.name}: the output {name} is read-only")
+        arrays = {**plan.arguments, **plan.scratch}
+        buffers = {
+            name: executor.allocate(max(1, argument.nbytes))
+            for name, argument in arrays.items()
+            if argument.kind not in ("scalar", "constant")
+        }
+        for name in set(host) & set(buffers):
+            executor.write(buffers[name], np.ascontiguousarray(host[name]))
+        constants = {name: array for name, array in host.items() if name not in buffers}
+        module = executor.load(plan.binary, constants)
+        executor.run(module, plan.steps(buffers, resolved.scalars))
+        for name in resolved.outputs:
+            dtype, shape = np.dtype(arrays[name].dtype), arrays[name].shape
+            host[name][...] = executor.read(buffers[name], dtype, shape)
+        return _returned(resolved.results, values, self._library, made.__getitem__)
+
+    def _array(self, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]) -> Any:
+        source = operand.source
+        if isinstance(source, NewArray):
+            if source not in made:
+                made[source] = np.empty(source.shape, source.dtype)
+            return Numpy().view(made[source], operand)
+        library = self._libraries[source]
+        assert library is not None
+        return Numpy().view(library.through(values[source]), operand)
+
+
+def _returned(
+    results: Sequence[Operand],
+    values: Sequence[Any],
+    library: Library,
+    made: Callable[[NewArray], Any],
+) -> Any:
+    """Return the results of a call: passed arrays, or new ones in the caller's type."""
+    found = [
+        library.handed_over(made(operand.source))
+        if isinstance(operand.source, NewArray)
+        else values[operand.source]
+        for operand in results
+    ]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+@cache
+def _executor(device: Device) -> Executor:
+    return backend(device.backend).open(device)

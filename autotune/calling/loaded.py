@@ -1,0 +1,144 @@
+"""Binaries on a device, by stream and captured graph; memory for workspaces; and contexts of the CUDA runtime."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+from autotune.calling.choice import LaunchPlan
+from autotune.calling.libraries import DeviceLibrary, cupy
+from autotune.devices.base import Binary
+from autotune.devices.graph import everything_allowed
+from autotune.kernel.spec import Launch
+
+#: CUfunction_attribute
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
+
+# ---------------------------------------------------------------------- modules
+
+
+class LoadedModule:
+    """A binary on the device. Never unloaded: a captured graph may launch from it."""
+
+    def __init__(self, binary: Binary) -> None:
+        self._binary = binary
+        self._module = cupy().cuda.function.Module()
+        self._module.load(binary.code)
+
+    def function(self, launch: Launch) -> int:
+        """Return the driver's handle of a function, ready for a launch."""
+        function = self._module.get_function(self._binary.symbol(str(launch.entry)))
+        if launch.shared_bytes > 48 * 1024:
+            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
+            attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+        return int(function.ptr)
+
+    def symbol(self, name: str) -> int:
+        """Return the address of a variable of the module."""
+        return int(self._module.get_global_var(name))
+
+
+#: By device, binary and place; problems that share a binary share the module.
+_modules: dict[object, LoadedModule] = {}
+
+
+class LoadedPlan:
+    """A launch plan with its modules on the device.
+
+    An exclusive configuration has one module per stream and one per stream of each capture, because
+    its launches must not overlap.
+    """
+
+    def __init__(self, plan: LaunchPlan, index: int) -> None:
+        self.plan = plan
+        self.index = index
+        self._functions: dict[object, tuple[int, ...]] = {}
+        if not plan.exclusive:
+            with on_device(index):
+                self.functions(None)
+
+    def module(self, place: object) -> LoadedModule:
+        """Return the module for a place: a stream, or a stream and a capture."""
+        binary = self.plan.binary
+        key = self.index, binary.key, place if self.plan.exclusive else None
+        # Of two threads that load for one stream, both launch what was kept.
+        return _modules.get(key) or _modules.setdefault(key, LoadedModule(binary))
+
+    def functions(self, place: object) -> tuple[int, ...]:
+        """Return handles of the functions for a place, in the order of launches."""
+        found = self._functions.get(place)
+        if found is None:
+            module = self.module(place)
+            found = tuple(map(module.function, self.plan.sequence.launches))
+            self._functions[place] = found
+        return found
+
+
+#: Arrays that captured graphs read or write, which their library would free before the graphs are launched.
+kept_by_graphs: list[Any] = []
+
+
+def on_device(index: int) -> Any:
+    """Return a context in which a device is this thread's current device, initialised."""
+    return cupy().cuda.Device(index)
+
+
+def is_capturing(stream: int) -> bool:
+    """Return whether a stream is captured into a graph."""
+    # The default stream cannot be captured, and must not be asked while another is.
+    return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
+
+
+def on_stream(stream: int) -> Any:
+    """Return a context in which CuPy works on a stream."""
+    return cupy().cuda.Stream.from_external(_Stream(stream))
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream of another library, by the CUDA stream protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # version of the protocol, stream
+
+
+# ---------------------------------------------------------------------- workspaces
+
+
+@dataclass(eq=False)
+class Arena:
+    """Memory for the workspaces of one stream; launches on a stream run in order, so they share it."""
+
+    #: Held while several steps are enqueued that share a workspace or a module's state.
+    lock: RLock = field(default_factory=RLock)
+    buffer: Any = None
+    nbytes: int = 0
+    begin: int = 0
+
+    def grow(self, nbytes: int) -> None:
+        """Allocate more memory from the driver, since a library may reclaim its own.
+
+        The driver frees the old memory after the launches that use it.
+        """
+        with everything_allowed():  # another stream may be captured
+            memory = cupy().cuda.memory.Memory(nbytes)
+        self.buffer, self.begin, self.nbytes = memory, int(memory.ptr), nbytes
+
+    def lend(self, library: DeviceLibrary, nbytes: int, index: int) -> None:
+        """Take memory of the library that owns the graph under capture."""
+        self.buffer = library.empty((nbytes,), "uint8", index)
+        self.begin, self.nbytes = library.pointer(self.buffer), nbytes
+
+
+#: By device, library and place.
+arenas: dict[object, Arena] = {}
+
+
+def arena_at(place: object) -> Arena:
+    """Return the memory of a place, which is empty at first."""
+    return arenas.get(place) or arenas.setdefault(place, Arena())
