@@ -31,8 +31,8 @@ from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.search.names import Strategy
 from autotune.search.session import Budget, Listener, SearchSession, ignore, search
+from autotune.search.strategies import Strategy
 from autotune.store import RunInfo, Scope, Store
 from autotune.values import Configuration, Problem
 

@@ -33,8 +33,8 @@ from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement
-from autotune.search.names import find
 from autotune.search.session import Budget, Event, Measured
+from autotune.search.strategies import find
 from autotune.values import Configuration
 
 STRATEGIES = "random,auto,kt:genetic_algorithm"

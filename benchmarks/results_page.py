@@ -27,7 +27,7 @@ from results_picture import picture
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
 from autotune.measure.roofline import ARITHMETIC, Limits, share
-from autotune.run.limits import known_limits
+from autotune.run.device_limits import known_limits
 from autotune.tuned.reading import read_all
 from autotune.values import Problem
 

@@ -44,7 +44,7 @@ from recorded import Recording, load
 from autotune.measure.evaluator import PER_DEVICE, nothing
 from autotune.measure.measurement import Measurement
 from autotune.search.base import AtHand, Outlook, RelatedProblem, Tell, fastest
-from autotune.search.names import BudgetSpent, find
+from autotune.search.strategies import BudgetSpent, find
 
 OWN = ROOT / "tests" / "data"
 #: Fraction of the best speed that counts as found.

@@ -74,7 +74,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.race import Contender
 from autotune.run.verdict import ratio
-from autotune.search.names import in_given_order
+from autotune.search.strategies import in_given_order
 from autotune.values import Configuration, Problem
 
 ITERATIONS = 7

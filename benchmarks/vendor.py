@@ -59,7 +59,7 @@ from autotune.measure.race import Contender
 from autotune.measure.roofline import Limits
 from autotune.measure.timing import median_interval
 from autotune.measure.worker_state import Job
-from autotune.run.limits import known_limits
+from autotune.run.device_limits import known_limits
 from autotune.run.verdict import ratio
 from autotune.values import Configuration, Problem
 

@@ -168,8 +168,8 @@ def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture(autouse=True)
 def _slow_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `check` interpret what takes longer on a very busy machine than it waits for."""
-    monkeypatch.setattr("autotune.run.checking.LONGEST_S", 600.0)
-    monkeypatch.setattr("autotune.run.checking._ALL_S", 3600.0)
+    monkeypatch.setattr("autotune.checking.interpreting.LONGEST_S", 600.0)
+    monkeypatch.setattr("autotune.checking.interpreting.ALL_S", 3600.0)
 
 
 @pytest.fixture(scope="session")

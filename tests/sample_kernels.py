@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune import Constant
+from autotune.checking.kernel_check import check_kernel
 from autotune.compiling.binaries import compiled_for
 from autotune.data.draw import Draw
 from autotune.devices.device import Device, for_arch
@@ -17,7 +18,6 @@ from autotune.kernel.catalog import bundled_folder, find_kernel, load_file
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
-from autotune.run.checking import check_kernel
 from autotune.run.request import Request
 from autotune.values import Value
 

@@ -22,7 +22,7 @@ LAYERS = (
     {"front", "explain"},
     {"report"},
     {"export"},
-    {"fleet"},
+    {"checking", "fleet"},
     {"calling", "run"},
     {"search", "tuned"},
     {"interop"},

@@ -17,13 +17,13 @@ from sample_spaces import write_space
 from tuned_project import NAMES, SHORT, edit_record, no_process, record_file
 
 from autotune import load
+from autotune.checking import kernel_check
+from autotune.checking.kernel_check import check_kernel
 from autotune.cli import run
 from autotune.errors import SpecError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.measurement import Status
 from autotune.retune.retuning import Remeasured, Verdict, verdict
-from autotune.run import checking
-from autotune.run.checking import check_kernel
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
 
@@ -285,7 +285,7 @@ def test_why_nothing_was_verified_is_told(
         def devices(self) -> list[object]:
             return []
 
-    monkeypatch.setattr(checking, "backend", lambda name: NoDevice())
+    monkeypatch.setattr(kernel_check, "backend", lambda name: NoDevice())
     report = check_kernel(load_file(write_space(tmp_path)), [], 1, 0)
     assert report.failures == [] and report.not_verified.startswith("no OpenCL device")
     assert f"not verified: {report.not_verified}" in report.notes

@@ -12,8 +12,8 @@ from typing import Any, get_args
 
 import pytest
 
-from autotune.doctor import Finding, State, checks, findings, machine
-from autotune.doctor.machine import Nvidia
+from autotune.doctor import Finding, State, checks, findings, hardware
+from autotune.doctor.hardware import Nvidia
 from autotune.errors import install
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
@@ -55,7 +55,7 @@ def nvml(**answers: Any) -> ModuleType:
 def seen(monkeypatch: pytest.MonkeyPatch, root: Path = Path("/"), **answers: Any) -> Nvidia:
     """What is seen of a machine with that NVML."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml(**answers))
-    return machine.look(root)
+    return hardware.look(root)
 
 
 def by_topic(found: list[Finding]) -> dict[str, Finding]:
@@ -107,7 +107,7 @@ def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setitem(sys.modules, "pynvml", None)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidiactl").touch()
-    (found,) = checks.driver(machine.look(tmp_path))
+    (found,) = checks.driver(hardware.look(tmp_path))
     assert (found.state, found.remedy) == ("bad", install("tune"))
 
 

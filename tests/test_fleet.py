@@ -25,8 +25,8 @@ from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, FleetError, Interrupted
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
-from autotune.report.answer import provenance
 from autotune.report.content import from_run
+from autotune.report.results import provenance
 from autotune.run.request import Request, Search
 from autotune.run.run import execute
 from autotune.search.session import Budget, Phase

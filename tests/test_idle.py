@@ -3,10 +3,10 @@
 import pytest
 from sample_spaces import SOURCE, write_space
 
+from autotune.checking.kernel_check import check_kernel
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
 from autotune.kernel.space import enumerate_space
-from autotune.run.checking import check_kernel
 from autotune.run.idle import equal_values, unnamed
 
 TILE = ("    BLOCK=(32, 64),", "    BLOCK=(32, 64),\n    TILE=(1, 2),")

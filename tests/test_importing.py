@@ -12,13 +12,13 @@ import pytest
 from sample_records import entry, plan, problem, record
 from sample_spaces import write_space
 
+from autotune.checking.importing import checked
 from autotune.cli import run
 from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.source import arguments_fingerprint, changed_since, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.project import project_of
-from autotune.run.importing import checked
 from autotune.run.recording import recomputed
 from autotune.tuned.answer import tuned_config
 from autotune.tuned.comparison import by_effort_and_date

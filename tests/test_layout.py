@@ -17,14 +17,14 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 from autotune import load
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
+from autotune.checking.importing import checked
+from autotune.checking.kernel_check import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.measure.measurement import Status
-from autotune.run.checking import check_kernel
-from autotune.run.importing import checked
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run

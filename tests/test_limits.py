@@ -16,7 +16,7 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
 from autotune.measure.roofline import credible, implausible, is_memory_bound, least_ms, share
 from autotune.measure.timing import Caches
-from autotune.run.limits import known_limits, limit_problem, limit_requests
+from autotune.run.device_limits import known_limits, limit_problem, limit_requests
 from autotune.run.request import Request
 from autotune.values import Problem
 

@@ -31,7 +31,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.counters import FIGURES
 from autotune.measure.measurement import Measurement, Status
-from autotune.report import answer, evidence, wording
+from autotune.report import evidence, results, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
 from autotune.report.evidence import explained, importance
 from autotune.report.page import write_html, write_markdown
@@ -208,7 +208,7 @@ def evil() -> ReportContent:
 
 
 def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
-    table = answer.winners(full())
+    table = results.winners(full())
     assert dict(zip(table.columns, table.rows[0], strict=True)) == {
         "Problem": "m=512, n=512",
         "Time": "1.250 ms",
@@ -219,11 +219,11 @@ def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
         "Tied": "2",
         "Tried": "6",
     }
-    assert "1.040× the speed of cublas" in answer.headline(full())
+    assert "1.040× the speed of cublas" in results.headline(full())
 
 
 def test_winning_configurations_leave_out_what_is_no_choice() -> None:
-    table = answer.configurations(full())
+    table = results.configurations(full())
     assert (table.columns, table.rows) == (
         ("Problem", "BM", "PAD"),
         (("m=512, n=512", "128", "0"),),
@@ -237,10 +237,10 @@ def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> No
         for known in read_all(ROOT / "reports")
         if (known.kernel, known.device.name) == ("sgemm", "NVIDIA H200")
     )
-    _, *values = zip(*answer.configurations(content_of(tuned, [])).rows, strict=True)
+    _, *values = zip(*results.configurations(content_of(tuned, [])).rows, strict=True)
     assert all(len(set(column)) > 1 for column in values)
     alone = msgspec.structs.replace(tuned, problems=tuned.problems[:1])
-    shown = answer.configurations(content_of(alone, []))
+    shown = results.configurations(content_of(alone, []))
     assert {row[0] for row in shown.rows} == set(tuned.parameters)
 
 
@@ -268,7 +268,7 @@ def test_failures_have_counts_and_an_example_without_paths() -> None:
 
 
 def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
-    rows = dict(answer.provenance(full()).rows)
+    rows = dict(results.provenance(full()).rows)
     assert rows["Device"] == "NVIDIA Test (sm_90)"
     assert rows["Toolchain"] == "nvrtc 13.4" and rows["Driver"] == "580.1"
     assert rows["Seed"] == "3" and rows["Strategy"] == "random" and rows["autotune"] == "0.1.0"
@@ -290,7 +290,7 @@ def test_warnings_are_grouped_by_reason() -> None:
     old = record([entry(problem, winner) for problem in (SMALL, LARGE)])
     provenance = msgspec.structs.replace(old.provenance, source="another")
     old = msgspec.structs.replace(old, provenance=provenance)
-    assert answer.warnings(content_of(old, [])) == [
+    assert results.warnings(content_of(old, [])) == [
         "m=512, n=512; m=4096, n=4096: should be tuned again, the source changed since."
     ]
 
@@ -303,7 +303,7 @@ def test_the_portfolio_is_ranked_by_geometric_mean_and_failures_come_last() -> N
         median_ms=((1.0, None), (1.1, 8.0), (2.0, 4.0)),
     )
     known = msgspec.structs.replace(record(), portfolio=portfolio)
-    table = answer.portfolio(content_of(known, []))
+    table = results.portfolio(content_of(known, []))
     assert [row[1:] for row in table.rows] == [
         ("1.414×", "2.000×", "m=512, n=512"),
         ("1.483×", "2.000×", "m=4096, n=4096"),
@@ -320,7 +320,7 @@ def test_no_configuration_of_the_portfolio_beats_an_answer() -> None:
         median_ms=((1.0, 6.0), (1.25, 8.0), (3.0, 4.0)),
     )
     known = msgspec.structs.replace(record([entry(SMALL, made[1])]), portfolio=portfolio)
-    assert [row[1:] for row in answer.portfolio(content_of(known, [])).rows] == [
+    assert [row[1:] for row in results.portfolio(content_of(known, [])).rows] == [
         ("1.225×", "1.500×", "m=4096, n=4096"),
         ("1.414×", "2.000×", "m=4096, n=4096"),
         ("1.549×", "2.400×", "m=512, n=512"),
@@ -336,7 +336,7 @@ def test_promises_of_the_fallback_are_told_where_known() -> None:
     known = msgspec.structs.replace(
         record(), portfolio=Portfolio(tables=(table, predicted, unknown))
     )
-    assert answer.fallback(content_of(known, [])).rows == (
+    assert results.fallback(content_of(known, [])).rows == (
         ("that of the nearest measured problem", "1", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
         ("the fastest predicted", "1", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
     )
@@ -346,7 +346,7 @@ def test_clocks_and_throttling_are_provenance() -> None:
     slow = Clocks(sm_mhz=1410, throttle_reasons=("power",))
     found = [replace(trial, clocks=Clocks(sm_mhz=1980)) for trial in trials()]
     found[2] = replace(found[2], clocks=slow)
-    rows = dict(answer.provenance(searched(found)).rows)
+    rows = dict(results.provenance(searched(found)).rows)
     assert rows["SM clock"] == "1410 MHz to 1980 MHz"
     assert rows["Throttled"] == "1 of 6 measurements (power)"
 
@@ -355,11 +355,11 @@ def test_noise_is_a_warning_with_what_helps() -> None:
     configuration = trials()[4].configuration
     doubtful = entry(SMALL, configuration, noise=("its time is known to within 9% only",))
     content = content_of(record([doubtful, entry(LARGE, configuration)]), [])
-    assert answer.warnings(content) == [
+    assert results.warnings(content) == [
         "m=512, n=512: noisy, its time is known to within 9% only.",
         f"For results with less noise, {verdict.LESS_NOISE}.",
     ]
-    assert [row[1] for row in answer.winners(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
+    assert [row[1] for row in results.winners(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
 
 
 def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -501,7 +501,7 @@ def test_report_writes_the_page_that_the_run_wrote(
 
 def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
     content = from_rows([], record([entry(SMALL, trials()[4].configuration)]))
-    assert answer.winners(content).rows[0][1] == "1.250 ms"
+    assert results.winners(content).rows[0][1] == "1.250 ms"
     assert "1.250 ms" in write_markdown(content, tmp_path).read_text()
     write_html(content, tmp_path / "report.html")
 
@@ -608,14 +608,14 @@ def test_odd_cases_make_whole_files(case: str, tmp_path: Path) -> None:
 
 
 def test_no_winner_is_said_with_what_happened() -> None:
-    (warning,) = answer.warnings(odd_cases()["everything failed"])
+    (warning,) = results.warnings(odd_cases()["everything failed"])
     assert "no configuration is both right and timed (1 compile_failed, 1 wrong_result)" in warning
-    row = answer.winners(odd_cases()["everything failed"]).rows[0]
+    row = results.winners(odd_cases()["everything failed"]).rows[0]
     assert row[1] == "no winner"
 
 
 def test_columns_that_nobody_filled_are_left_out() -> None:
-    columns = answer.winners(odd_cases()["no vendor, limits or space"]).columns
+    columns = results.winners(odd_cases()["no vendor, limits or space"]).columns
     assert columns == ("Problem", "Time", "95 % interval", "Rate", "Tied", "Tried")
 
 
@@ -673,7 +673,7 @@ def test_a_winner_of_unknown_arithmetic_is_below_memory_alone() -> None:
 
 def test_a_rate_of_tensor_cores_is_arithmetic() -> None:
     won = entry(SMALL, trials()[4].configuration, limit_name="tensor", limit_fraction=0.9)
-    table = answer.winners(content_of(record([won]), []))
+    table = results.winners(content_of(record([won]), []))
     found = dict(zip(table.columns, table.rows[0], strict=True))
     assert found["Rate"] == "23.46 TFLOP/s"
     assert found["Share of measured limit"] == "90.0 % of tensor core rate"

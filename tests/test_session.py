@@ -23,8 +23,8 @@ from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request, Search, VerifyOne
 from autotune.run.run import Run
 from autotune.search.base import BudgetSpent
-from autotune.search.names import exhaustive, random
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
+from autotune.search.strategies import exhaustive, random
 from autotune.store import RunInfo, Scope, Store
 from autotune.values import Configuration, Problem
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotune.checking.kernel_check import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel import parsing
@@ -18,7 +19,6 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel, Launch, Out
-from autotune.run.checking import check_kernel
 from autotune.run.plans import default_plan
 from autotune.run.request import Request, VerifyOne
 from autotune.run.run import execute

@@ -21,11 +21,11 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
-from autotune.search import names as strategies
+from autotune.search import strategies
 from autotune.search.base import Outlook
 from autotune.search.lattice import Lattice, Point
-from autotune.search.names import BudgetSpent
 from autotune.search.session import Budget, SearchSession
+from autotune.search.strategies import BudgetSpent
 
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
@@ -326,7 +326,7 @@ def test_listing_and_small_spaces_import_no_library():
     """Of up to 32 configurations all are measured, in the order of the space; of 64 where there are compilers."""
     code = (
         "import sys; from types import SimpleNamespace; "
-        "from autotune.search.names import available, find; available(); find('random'); "
+        "from autotune.search.strategies import available, find; available(); find('random'); "
         "find('kt:pso'); session = SimpleNamespace(evaluations_left=None, measure=lambda all: "
         "sys.stderr.write(f'{all} ')); find('auto')(range(32), session, None); "
         "find('auto', ahead=2)(range(64), session, None); "

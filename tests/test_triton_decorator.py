@@ -462,10 +462,10 @@ def test_check_verifies_each_recorded_call(add_file, capsys):
 
 
 def test_check_says_what_it_did_not_verify(add_file, capsys, monkeypatch):
-    from autotune.run import checking
+    from autotune.checking import interpreting
 
     record(add_file, "64", "64:slow", "20000000")
-    monkeypatch.setattr(checking, "LONGEST_S", 0.2)
+    monkeypatch.setattr(interpreting, "LONGEST_S", 0.2)
     code, said = checked(capsys, add_file, "--samples", "1")
     assert code == 0 and "verified on 1 of 3 problems" in said, said
     assert re.search(r'not verified: \(n=64, activation="slow".*took too long', said)

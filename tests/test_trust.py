@@ -24,7 +24,7 @@ from autotune.data.prepare import prepare_dataset
 from autotune.devices import opencl
 from autotune.devices.choose import choose_device
 from autotune.doctor import checks
-from autotune.doctor.machine import Nvidia
+from autotune.doctor.hardware import Nvidia
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import find_kernel, listings, load_file
 from autotune.kernel.modules import fault_of, home_of

@@ -12,7 +12,7 @@ import click
 
 from autotune.cli import shown
 from autotune.errors import UsageError
-from autotune.report.table import Table
+from autotune.report.text_table import Table
 
 # ---------------------------------------------------------------------- options
 

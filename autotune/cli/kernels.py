@@ -60,7 +60,7 @@ def _kernel_rows(spaces: Path | None, is_all: bool) -> list[dict[str, Any]]:
 
 
 def _strategy_rows() -> list[dict[str, Any]]:
-    from autotune.search.names import available
+    from autotune.search.strategies import available
 
     return [
         {"strategy": search.name, "about": search.doc, "unavailable because": search.unavailable}
@@ -178,11 +178,11 @@ def explain(
     autotune explain sgemm --problem m=4096,n=4096,k=4096 --arch sm_90 --variants naive,best
     autotune explain transpose --variants best --ablate VEC
     """
-    from autotune.explain import explaining, wording
+    from autotune.explain import explaining, rendering
     from autotune.explain.variants import KernelVariant, setting_of
     from autotune.kernel import parsing
     from autotune.kernel.catalog import find_kernel
-    from autotune.report.table import Table
+    from autotune.report.text_table import Table
 
     declared = find_kernel(kernel, spaces)
     size = parsing.problem(declared, problem) if problem else None
@@ -194,13 +194,13 @@ def explain(
         out,
     )
     if as_json:
-        emit_json(wording.document(found))
+        emit_json(rendering.document(found))
         return
     if markdown:
-        click.echo(wording.markdown(found))
+        click.echo(rendering.markdown(found))
         return
-    click.echo(wording.title(found))
-    for heading, part in wording.sections(found):
+    click.echo(rendering.title(found))
+    for heading, part in rendering.sections(found):
         click.echo(f"\n{heading}")
         if isinstance(part, Table):
             show_table(part)
@@ -437,10 +437,10 @@ def check(
     autotune check sgemm
     autotune check transpose --arch sm_90 --samples 2
     """
+    from autotune.checking.kernel_check import check_kernel
     from autotune.cli.console import print_table, words
     from autotune.errors import NothingValidError
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.checking import check_kernel
 
     declared = find_kernel(kernel, spaces)
     report = check_kernel(declared, archs, samples, seed)

@@ -59,7 +59,7 @@ def doctor(context: click.Context, limits: bool, device: str | None, as_json: bo
 
 def _limits(name: str | None, as_json: bool) -> None:
     from autotune.devices.choose import choose_device
-    from autotune.run.limits import known_limits
+    from autotune.run.device_limits import known_limits
     from autotune.run.run import measure_limits
     from autotune.store import default_url, open_for_runs
 
@@ -157,7 +157,7 @@ def merge(source: str, target: str) -> None:
     autotune doctor merge all.sqlite postgresql://tuner@db.example.com/autotune
     """
     from autotune.store import Store
-    from autotune.store.address import Address
+    from autotune.store.connection import Address
     from autotune.store.database import WAIT_S
     from autotune.store.sharing import merge as merge_stores
 

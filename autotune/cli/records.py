@@ -492,8 +492,8 @@ def import_(
 
 
 def _import_record(record: TunedRecord, spaces: Path | None) -> None:
+    from autotune.checking.importing import checked
     from autotune.kernel.catalog import known_kernel
-    from autotune.run.importing import checked
     from autotune.tuned.comparison import by_effort_and_date
     from autotune.tuned.reading import user_folder
     from autotune.tuned.writing import update

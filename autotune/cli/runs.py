@@ -312,8 +312,8 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
 
 
 def show_winners(result: RunResult, published: Published) -> None:
-    from autotune.report.answer import winners
     from autotune.report.content import of_run
+    from autotune.report.results import winners
 
     table = winners(of_run(result, published.record), with_configurations=True)
     wanted, request = result.request.objective, result.request

@@ -179,8 +179,8 @@ def retune(
     from autotune.retune import retuning
     from autotune.retune.stale import StaleQuery, find_devices
     from autotune.run.request import EFFORTS
-    from autotune.search.names import find
     from autotune.search.session import Budget
+    from autotune.search.strategies import find
 
     if stale + missing + portfolio > 1:
         raise UsageError("retune: --stale, --all and --portfolio exclude one another")

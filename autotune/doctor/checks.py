@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from autotune import __version__
 from autotune.devices.nvml import clocks
-from autotune.doctor.machine import OLDEST_DRIVER, Finding, Nvidia, look, number, tried
+from autotune.doctor.hardware import OLDEST_DRIVER, Finding, Nvidia, look, number, tried
 from autotune.errors import EXTRAS, MissingDependencyError, StoreError, install
 from autotune.files import cache_folder
 from autotune.fleet.address import local_fleet
@@ -204,7 +204,7 @@ def environment(nvidia: Nvidia) -> Iterator[Finding]:
 
 def store(_: Nvidia) -> Iterator[Finding]:
     from autotune.store import Store, default_url
-    from autotune.store.address import Address
+    from autotune.store.connection import Address
 
     address = Address.parse(default_url(), wait_s=2.0)
     if address.path is None:

@@ -2,5 +2,5 @@
 
 - `explaining`: the whole of `autotune explain`; `variants` chooses configurations and compiles them
 - `measuring`: times and counters on a device; `recorded`: those that lie beside records
-- `advice`: rules with their sources; `wording`: tables, sentences, Markdown and JSON
+- `advice`: rules with their sources; `rendering`: tables, sentences, Markdown and JSON
 """

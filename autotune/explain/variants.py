@@ -22,7 +22,7 @@ from autotune.kernel.spec import Kernel, Work
 from autotune.measure.counters import by_name
 from autotune.measure.disassembly import disassembled
 from autotune.measure.roofline import Limits, is_memory_bound, share
-from autotune.run.limits import known_limits
+from autotune.run.device_limits import known_limits
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import RecordFile, read_layers
 from autotune.tuned.record import TunedRecord

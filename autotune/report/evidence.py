@@ -15,7 +15,7 @@ from autotune.measure.measurement import front
 from autotune.measure.roofline import ARITHMETIC, Limits
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
-from autotune.report.table import Table
+from autotune.report.text_table import Table
 from autotune.tuned.counted import CountedVariant
 from autotune.tuned.record import ContenderResult, RaceResult, TunedProblem
 from autotune.values import Configuration, Problem, Value

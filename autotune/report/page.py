@@ -20,11 +20,11 @@ from msgspec import structs
 from autotune.devices.device import Device
 from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
-from autotune.report import answer, evidence, wording
+from autotune.report import evidence, results, wording
 from autotune.report.content import ReportContent
-from autotune.report.table import Table, unbroken
+from autotune.report.text_table import Table, unbroken
 from autotune.report.wording import markdown
-from autotune.run.limits import known_limits
+from autotune.run.device_limits import known_limits
 from autotune.tuned.counted import known_counts
 
 if TYPE_CHECKING:
@@ -45,16 +45,16 @@ def write_markdown(content: ReportContent, folder: Path | str) -> Path:
 
 def _markdown(content: ReportContent) -> Iterator[str]:
     yield f"# {markdown(content.record.kernel)} on {markdown(content.record.device.name)}\n"
-    yield markdown(answer.headline(content)) + "\n"
-    for warning in answer.warnings(content):
+    yield markdown(results.headline(content)) + "\n"
+    for warning in results.warnings(content):
         yield f"> **Note:** {markdown(warning)}\n"
     for title, table in (
-        ("## Winners", answer.winners(content)),
-        ("### Winning configurations", answer.configurations(content)),
-        ("### One configuration for all problems", answer.portfolio(content)),
-        ("### Problems that were not measured", answer.fallback(content)),
-        ("## Verification of the winners", answer.verification(content)),
-        ("## Provenance", answer.provenance(content)),
+        ("## Winners", results.winners(content)),
+        ("### Winning configurations", results.configurations(content)),
+        ("### One configuration for all problems", results.portfolio(content)),
+        ("### Problems that were not measured", results.fallback(content)),
+        ("## Verification of the winners", results.verification(content)),
+        ("## Provenance", results.provenance(content)),
     ):
         if table.rows:
             yield f"{title}\n\n{table.markdown()}"
@@ -83,7 +83,7 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
             content=content,
             name=wording.one_line(content.record.kernel),
             device=wording.one_line(content.record.device.name),
-            answer=answer,
+            results=results,
             evidence=evidence,
             figures=figures,
             counted=known_counts([path.with_suffix(".explain.json")]).values(),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from autotune.kernel.space import Space
-from autotune.report import answer, wording
+from autotune.report import results, wording
 from autotune.report.content import of_run
-from autotune.report.table import unbroken
+from autotune.report.text_table import unbroken
 from autotune.run.result import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
 
@@ -31,9 +31,10 @@ def html(run: RunResult, record: TunedRecord | None) -> str:
         return f"<div>{unbroken(text(run, None))}</div>"
     content = of_run(run, record)
     head, *notes = (
-        f"<p>{unbroken(text)}</p>" for text in (answer.headline(content), *answer.warnings(content))
+        f"<p>{unbroken(text)}</p>"
+        for text in (results.headline(content), *results.warnings(content))
     )
-    table = answer.winners(content, with_configurations=True).html()
+    table = results.winners(content, with_configurations=True).html()
     return f"<div><b>{unbroken(_title(run))}</b>{head}{table}{''.join(notes)}</div>"
 
 

@@ -35,7 +35,7 @@ from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker_state import Job
 from autotune.report.publish import amend
 from autotune.retune.stale import Action, Reason, StaleQuery, Target, survey
-from autotune.run import limits
+from autotune.run import device_limits
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS, Effort, Request, Search
@@ -168,7 +168,7 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
     The kernels of the device's limits come first: winners of the others are compared with these.
     """
     device, bundled = query.devices[0], bundled_folder("spaces")
-    of_limits = set(limits.KERNELS.values())
+    of_limits = set(device_limits.KERNELS.values())
     names = query.kernels or tuple(
         listing.name
         for listing in sorted(listings(query.spaces), key=lambda each: each.name not in of_limits)

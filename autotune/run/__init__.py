@@ -2,7 +2,7 @@
 
 =========== ==============================================================================
 `request`   what a run is asked to do: the goal, the effort
-`limits`    the device's recorded limits, and the requests that measure them
+`device_limits` the device's recorded limits, and the requests that measure them
 `run`       `execute`: the whole job
 `bench`     compilers and workers of a run, the jobs and keys of its problems
 `agreement` the expected outputs of a kernel without a reference
@@ -18,7 +18,5 @@
 `result`    what a run returns
 `plans`     how a configuration launches, as records have it
 `recording` the tuned record of a run; what follows from a record's kernel, computed again
-`importing` a record of others, compared with what a run would have written
-`checking`  a kernel checked without tuning it
 =========== ==============================================================================
 """

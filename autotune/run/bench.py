@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -286,6 +286,16 @@ class Bench:
         if compiled.binary is None:
             return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
         return self.worker.measure(job, configuration, compiled.binary, *args, task=task)
+
+    def verify_on(self, jobs: Iterable[Job], configuration: Configuration) -> Measurement | None:
+        """Verify a configuration on the jobs that it allows, up to the first failure; None without such a job."""
+        found = None
+        for job in jobs:
+            if self.kernel.allows(configuration, job.problem):
+                found = self.verify(job, configuration)
+                if found.status is not Status.OK:
+                    return replace(found, message=f"on {job.problem}: {found.message}")
+        return found
 
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.

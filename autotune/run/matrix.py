@@ -25,10 +25,10 @@ from autotune.errors import AutotuneError, NothingValidError, UsageError
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Status
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import MOST_SETS, CompiledEntrant, SizeTask, time_sizes
 from autotune.run.bench import Bench
-from autotune.run.checking import verified
 from autotune.run.plans import plan_of
 from autotune.run.recording import refitted
 from autotune.run.request import Request
@@ -182,11 +182,11 @@ def right_seeds(
         for seed, problem in product(seeds, problems):
             if kernel.allows(seed, problem):
                 bench.compilers.submit(bench.compile_job(seed, problem))
-        found = {seed: verified(bench, seed, jobs) for seed in seeds}
-    for seed, result in found.items():
-        if result.problem:
-            say(f"{seed} is left out: {result.problem}")
-    return [seed for seed, result in found.items() if not result.problem]
+        found = {seed: bench.verify_on(jobs, seed) for seed in seeds}
+    for seed, measured in found.items():
+        if measured and measured.status is not Status.OK:
+            say(f"{seed} is left out: {measured.status}: {measured.message}")
+    return [seed for seed, measured in found.items() if measured and measured.status is Status.OK]
 
 
 def random_sizes(

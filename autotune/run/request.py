@@ -16,7 +16,7 @@ from autotune.measure.device_worker import MEASURE_TIMEOUT_S
 from autotune.measure.measurement import TIME, Objective, find_objective
 from autotune.measure.roofline import deciding_caches
 from autotune.measure.timing import Caches, Timing
-from autotune.search import names
+from autotune.search import strategies
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
 
@@ -140,8 +140,8 @@ class Request:
 
     def without_kernel(self) -> dict[str, Any]:
         """Return all fields but the kernel, which another process loads for itself."""
-        names_of_fields = (field.name for field in fields(self))
-        return {name: getattr(self, name) for name in names_of_fields if name != "kernel"}
+        names = (field.name for field in fields(self))
+        return {name: getattr(self, name) for name in names if name != "kernel"}
 
     @property
     def is_experiment(self) -> bool:
@@ -229,7 +229,7 @@ class RunOptions:
         if self.timing not in (None, *Caches):
             raise UsageError(unknown("timing", self.timing, Caches))
         find_objective(self.objective)
-        names.find(self.strategy)
+        strategies.find(self.strategy)
         _ = self._budget
 
     def request(self, kernel: Kernel, devices: Sequence[Device]) -> Request:

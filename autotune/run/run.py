@@ -25,9 +25,9 @@ from autotune.measure.measurement import require
 from autotune.measure.roofline import Limits
 from autotune.run import verdict
 from autotune.run.bench import LOCAL, Bench, Site
+from autotune.run.device_limits import known_limits, limit_requests
 from autotune.run.division import Division, done_at_once
 from autotune.run.idle import unnamed
-from autotune.run.limits import known_limits, limit_requests
 from autotune.run.portfolio import measure_portfolio
 from autotune.run.recording import record_of
 from autotune.run.request import Request

@@ -19,8 +19,8 @@ from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne
 from autotune.search.base import LEAST_RESULTS, Outlook, RelatedProblem, is_measured_whole
-from autotune.search.names import Strategy, find, in_given_order
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
+from autotune.search.strategies import Strategy, find, in_given_order
 from autotune.store import Store
 from autotune.tuned.lookup import lookup
 from autotune.tuned.table import DEFAULT, distance, place_of

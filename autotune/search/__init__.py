@@ -2,7 +2,7 @@
 
 ============== =======================================================================
 `base`         the contract between a strategy and its session
-`names`        the strategies by name; random, exhaustive and ordered search
+`strategies`   the strategies by name; random, exhaustive and ordered search
 `session`      memory, budget, rows, resume and events of one search
 `auto`         our own strategies, by the model
 `proposals`    expected improvement: which configuration next, and when to end

@@ -2,7 +2,7 @@
 
 =========== ===========================================================================
 `rows`      the values of the store, and a measurement as JSON
-`address`   the store's address, a connection to it, and a database's errors in words
+`connection` the store's address, a connection to it, and a database's errors in words
 `database`  the tables, and opening, reading and writing them
 `flat`      measurements as rows of plain values
 `size_rows` the times of configurations on problem sizes
@@ -18,7 +18,7 @@ from autotune.errors import needing
 
 with needing("the results store"):
     from autotune.store.access import Appender, Remembered, Store
-    from autotune.store.address import default_url
+    from autotune.store.connection import default_url
     from autotune.store.rows import ROTATED, PastRun, Row, RunInfo, RunState, Scope, SizeTimes
     from autotune.store.sharing import open_for_runs
 

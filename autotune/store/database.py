@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from autotune.errors import StoreError
-from autotune.store.address import NO_TRANSACTION, WRITES, Address, explained
+from autotune.store.connection import NO_TRANSACTION, WRITES, Address, explained
 
 #: Longest wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.checking.interpreting import InterpretedSample, SampleResult, verified
 from autotune.compiling.binaries import CompileFailure, compile_now
 from autotune.compiling.job import compile_job
 from autotune.data.arguments import declared_arguments
@@ -21,34 +21,19 @@ from autotune.data.sight import unseen_inputs
 from autotune.devices import nvrtc
 from autotune.devices.base import Binary
 from autotune.devices.device import Device, for_arch
-from autotune.errors import AutotuneError, MissingDependencyError, NothingValidError, install
+from autotune.errors import MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.languages.registry import backend
-from autotune.measure.measurement import Status
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem, by_category, category_of, size_of
 
-#: Longest launch that is interpreted on another problem than the smallest, and longest time for all of them.
-LONGEST_S, _ALL_S = 5.0, 60.0
-#: Problems that a note names, and configurations that are looked through for one that a problem allows.
-_SHOWN, _MOST_LOOKED = 5, 20_000
-
-
-@dataclass(frozen=True)
-class SampleResult:
-    """The result of one configuration for one target."""
-
-    #: ``compiled``, ``verified``, ``pruned``, ``skipped`` or ``failed``.
-    result: str
-    registers: int | None = None
-    spill_bytes: int | None = None
-    #: Why it is neither compiled nor verified.
-    problem: str = ""
+#: Configurations that are looked through for one that a problem allows.
+_MOST_LOOKED = 20_000
 
 
 @dataclass
@@ -165,7 +150,7 @@ class _DeviceCheck:
         kernel, sample = self._kernel, self._sample(space, problems)
         others = set(() if kernel.edge_problems else kernel.all_problems()).difference(problems)
         with closing(Bench(Request.without_search(kernel, self._device, problems))) as bench:
-            interpreted = _Interpreted(bench, sample)
+            interpreted = InterpretedSample(bench, sample)
             interpreted.left |= dict.fromkeys(others, "larger problems are not interpreted")
             for problem in problems:
                 if why := self._too_few(space, problem) or interpreted.why_left(problem):
@@ -249,23 +234,25 @@ class _DeviceCheck:
         first, turn = kernel.first_problem(device.backend), next(turns)
         allowed = [p for p in kernel.all_problems() if kernel.allows(configuration, p)]
         if not allowed:
-            return _not("skipped", "it requires what no problem meets")
+            return SampleResult.without_success("skipped", "it requires what no problem meets")
         kinds = _by_kind([first, *allowed] if first in allowed else allowed)
         problem = kinds[turn % len(kinds)]
         launches = launch_sequence(kernel, configuration, problem, device)
         if excess := over_limit(launches, None, device):
-            return _not("pruned", excess)
+            return SampleResult.without_success("pruned", excess)
         done = compile_now(compile_job(kernel, configuration, problem, device))
         if done.binary is None:
-            return _not(
+            return SampleResult.without_success(
                 "pruned" if done.failure is CompileFailure.RESOURCES else "failed", done.message
             )
         names = [launch.entry for launch in launches.launches]
         missing = [name for name in names if not done.binary.entry(name or "")]
         if missing:
-            return _not("failed", f"the source has no kernel function {missing[0]!r}")
+            return SampleResult.without_success(
+                "failed", f"the source has no kernel function {missing[0]!r}"
+            )
         if wrong := self._wrong_count(configuration, problem, done.binary, launches.launches):
-            return _not("failed", wrong)
+            return SampleResult.without_success("failed", wrong)
         entries = done.binary.entries
         registers = max((function.registers or 0 for function in entries), default=None)
         spilled = sum(function.spill_bytes or 0 for function in entries)
@@ -299,74 +286,6 @@ class _DeviceCheck:
         return ""
 
 
-class _Interpreted:
-    """A sample of configurations that is interpreted, on problems that take no longer than the limits."""
-
-    def __init__(self, bench: Bench, sample: Sequence[Configuration]) -> None:
-        self._bench, self._sample = bench, sample
-        self._jobs: dict[Problem, Job] = {}
-        #: Problems on which a configuration was verified.
-        self.seen: set[Problem] = set()
-        #: Why a problem is not interpreted.
-        self.left: dict[Problem, str] = {}
-        #: Categories of which a problem took too long.
-        self._slow: set[tuple[str, ...]] = set()
-        #: The first problem has the usual time.
-        self._longest_s = bench.worker.timeout_s
-        self._until_s = time.monotonic() + _ALL_S
-
-    def why_left(self, problem: Problem) -> str:
-        """Return why there is no time for a problem; empty where there is."""
-        if category_of(problem) in self._slow:
-            return "a smaller one took too long"
-        return "" if time.monotonic() < self._until_s else f"smaller ones took {_ALL_S:g} s"
-
-    def begin(self, problem: Problem) -> str:
-        """Make the data of a problem and check the first configuration that it allows; return what failed."""
-        worker, begun_s = self._bench.worker, time.monotonic()
-        try:
-            self._jobs[problem] = self._bench.job(problem)
-        except AutotuneError as error:
-            if time.monotonic() - begun_s < worker.timeout_s:
-                self.left[problem] = "failed"
-                return str(error)
-            self.left[problem] = "a launch took too long, or configurations do not agree"
-            self._slow.add(category_of(problem))
-        else:
-            allows = self._bench.kernel.allows
-            self._check_on(problem, next(c for c in self._sample if allows(c, problem)))
-        worker.timeout_s = LONGEST_S
-        return ""
-
-    def check(self, configuration: Configuration) -> SampleResult:
-        """Check a configuration on all problems that are interpreted; return the worst result."""
-        allows = partial(self._bench.kernel.allows, configuration)
-        wanted = [p for p in self._jobs if p not in self.left and allows(p)]
-        found = [self._check_on(problem, configuration) for problem in wanted]
-        order = ("failed", "verified", "skipped")
-        none = _not("skipped", "no problem that is interpreted meets what it requires")
-        return min(found, key=lambda each: order.index(each.result), default=none)
-
-    def _check_on(self, problem: Problem, configuration: Configuration) -> SampleResult:
-        is_first = problem is self._bench.request.problems[0]
-        self._bench.worker.timeout_s = self._longest_s if is_first else LONGEST_S
-        found = verified(self._bench, configuration, [self._jobs[problem]])
-        if found.result == "skipped":
-            self.left[problem] = found.problem
-            self._slow.add(category_of(problem))
-        else:
-            self.seen.add(problem)
-        return found
-
-    def not_verified(self) -> Iterator[str]:
-        """Yield a text for each reason for which problems are left."""
-        for why in dict.fromkeys(self.left.values()):
-            listed = [f"({problem})" for problem in self.left if self.left[problem] == why]
-            more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-            text = ", ".join(listed[:_SHOWN]) + more
-            yield f"not verified: {text}: {why.removeprefix('skipped: ')}"
-
-
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
     """Yield, without end, the jobs that each configuration of a sample is verified on.
 
@@ -381,25 +300,3 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
 def _by_kind(problems: Sequence[Problem]) -> list[Problem]:
     """Return the first problem of each combination of categories."""
     return [problems[places[0]] for places in by_category(problems).values()]
-
-
-def verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:
-    """Compile and verify a configuration on the jobs that allow it, up to the first where it fails."""
-    allowed = [job for job in jobs if bench.kernel.allows(configuration, job.problem)]
-    for job in allowed:
-        measured = bench.verify(job, configuration)
-        if measured.status is Status.COMPILE_FAILED:
-            return _not("failed", measured.message)
-        if measured.status is Status.TIMED_OUT and bench.device.backend == "interpreter":
-            return _not(
-                "skipped", f"{job.problem} is too large to be interpreted; give edge_problems"
-            )
-        if measured.status is not Status.OK:
-            return _not("failed", f"{measured.status} on {job.problem}: {measured.message}")
-    if not allowed:
-        return _not("skipped", "it requires what neither the first problem nor an odd size meets")
-    return SampleResult("verified")
-
-
-def _not(result: str, why: str) -> SampleResult:
-    return SampleResult(result, problem=f"{result}: {why}")

@@ -12,7 +12,7 @@ from autotune.measure.roofline import ARITHMETIC
 from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
-from autotune.report.table import Table
+from autotune.report.text_table import Table
 from autotune.report.wording import NONE, limit_words, listed, plural, value_text, without_paths
 from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, AnswerTable, RaceResult, Sizes, TunedProblem

@@ -13,7 +13,7 @@ from autotune.explain.explaining import Explanation
 from autotune.explain.variants import Facts
 from autotune.kernel.space import applicable
 from autotune.measure.counters import FIGURES
-from autotune.report.table import Table
+from autotune.report.text_table import Table
 
 #: A figure's words for a variant; empty where it is not known.
 Words: TypeAlias = Callable[[Facts], str]
