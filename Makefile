@@ -1,6 +1,5 @@
 # make run     tune sgemm on the GPU, or on the CPU where there is none; results in reports/
-# make test    the whole suite; needs no GPU
-# make test-study  the tests of the kernels that teach
+# make test    the tests; needs no GPU. test-fast: those without a process; test-full, test-study: what it leaves out
 # make docs    the documents as a site in build/docs, links checked
 # Each sets up $(VENV) first. `make run VENV=/path` uses that environment as it is.
 
@@ -18,7 +17,7 @@ RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
 DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-study test-gpu test-sanitized test-archs headers study-notes docs lint format setup clean
+.PHONY: run test test-fast test-full test-study test-gpu test-sanitized headers study-notes docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -26,11 +25,20 @@ run: $(RUN_READY)
 	@command -v autotune >/dev/null || echo "to have autotune on the PATH: . $(VENV)/bin/activate"
 
 test: $(TEST_READY)
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto
+
+# While editing: what starts no process and compiles nothing.
+test-fast: $(TEST_READY)
+	$(PY) -m pytest -n auto --fast -r fE
+
+# What `make test` leaves out: whole records, all architectures, cases of a kind that it has. Among them are what
+# lookup answers on GPUs that nobody tuned, compiled for each, AMD's too, and all shipped records in Triton.
+test-full: $(TEST_READY)
+	$(PY) -m pytest -n auto -m "full and not gpu"
 
 # Kernels and notes of kernels/study, of which `make test` has a sample.
 test-study: $(TEST_READY)
-	$(PY) -m pytest -m "not gpu" tests/study
+	$(PY) -m pytest -n auto -m "not gpu" tests/study
 
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 7 -m gpu tests/gpu
@@ -38,11 +46,6 @@ test-gpu: $(TEST_READY)
 # Every bundled kernel under compute-sanitizer, on a machine with an NVIDIA GPU.
 test-sanitized: $(TEST_READY)
 	$(PY) -m pytest -n 7 -m gpu tests/gpu/sanitized_kernels.py
-
-# What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
-# Then all shipped records in Triton, checked as an import checks them.
-test-archs: $(TEST_READY)
-	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py tests/test_importing.py
 
 # What C++ programs include, from the records of all devices; they call no kernel in Triton, and none of kernels/study.
 headers: $(TEST_READY)

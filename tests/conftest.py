@@ -1,5 +1,8 @@
 """What every test gets: an environment of its own, the same random examples, and no silent skips.
 
+With ``--fast`` (``make test-fast``) only those run that start no process and compile nothing. Tests that
+ask for a device or a compiler are left out before they begin, others end as skipped where they start one.
+
 ``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, so that a machine that
 should run everything cannot quietly run less. Tests marked ``gpu`` are exempt.
 """
@@ -17,18 +20,17 @@ from typing import Any
 import hypothesis
 import pytest
 
-# Two processes on two cores: threads of one's BLAS would wait for those of the other's. Set before
+# As many processes as cores: threads of one's BLAS would wait for those of the other's. Set before
 # anything imports numpy, and inherited by what the tests start.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Each keeps to its share of the cores, with what it starts: threads of Intel's OpenCL that wait for
-    # work spin, and take half of the time on the cores of others.
+    # Where each can have a core, it keeps to that, with what it starts: threads of Intel's OpenCL that
+    # wait for work spin, and take half of the time on the cores of others.
     if hasattr(os, "sched_setaffinity"):
         _cores = sorted(os.sched_getaffinity(0))
-        _worker = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
-        _share = _cores[_worker :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
-        os.sched_setaffinity(0, _share or [_cores[_worker % len(_cores)]])
+        if len(_cores) == int(os.environ["PYTEST_XDIST_WORKER_COUNT"]):
+            os.sched_setaffinity(0, {_cores[int(os.environ["PYTEST_XDIST_WORKER"][2:])]})
 # Tests start hundreds of processes: each would compile the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -37,23 +39,37 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
-#: Files that use the OpenCL device and compare no times.
-UNTIMED = {
-    *("test_api", "test_cli", "test_compiler", "test_first_call", "test_interruption", "test_load"),
-    *(
-        "test_objective",
-        "test_session",
-        "test_snapshot",
-        "test_snippets",
-        "test_source",
-        "test_verify",
-    ),
+#: Files whose results depend on how long the OpenCL device takes.
+TIMED = {
+    *("test_backends", "test_check_tuned", "test_contracts", "test_evaluator", "test_experiments"),
+    *("test_fleet", "test_matrix", "test_race", "test_retune", "test_tuner", "test_verdict"),
+    "test_worker",
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
 COSTLY = {"built", "launchers", "pages", "space", "notebook"}
+#: Marks and fixtures of tests that start processes or compile.
+NOT_FAST = {"opencl", "postgres", "browser", "nvcc", "process"}
+NOT_FAST |= {"opencl_device", "kept_processes", "project", "server"}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--fast``."""
+    parser.addoption("--fast", action="store_true", help="start no process and compile nothing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Skip, with ``--fast``, the test that starts a process."""
+    if config.getoption("--fast"):
+        sys.addaudithook(_refuse_processes)
+
+
+def _refuse_processes(event: str, _: tuple[Any, ...]) -> None:
+    starts = event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.system")
+    if starts and "PYTEST_CURRENT_TEST" in os.environ:
+        pytest.skip(f"--fast: {event}")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -96,22 +112,38 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what times the OpenCL device in one process: two would disturb each other.
 
-    Files of which nothing holds on how long a kernel takes go to whichever process is free. What is in
-    no group comes last: single tests end evenly what groups of minutes would not.
+    Each other file that uses the device has a process too, whichever is free, with device processes that
+    are kept. What is in no group comes last: single tests end evenly what groups of minutes would not.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "opencl_device" in fixtures:
             item.add_marker("opencl")
         if item.get_closest_marker("opencl"):
-            group = item.path.stem if item.path.stem in UNTIMED else "device"
+            group = "times" if item.path.stem in TIMED else item.path.stem
             item.add_marker(pytest.mark.xdist_group(group))
         elif COSTLY.intersection(fixtures):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    if config.getoption("--fast"):
+        left_out = [item for item in items if not _is_fast(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = filter(_is_fast, items)
+
+
+def _is_fast(item: pytest.Item) -> bool:
+    names = {mark.name for mark in item.iter_markers()}.union(getattr(item, "fixturenames", ()))
+    return not NOT_FAST & names
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove the caches: expected values of large data sets are gigabytes."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        shutil.rmtree(base / "caches", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -163,6 +195,14 @@ def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """
     if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
         monkeypatch.setattr("autotune.run.sizes._LEAST_S", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip, with ``--fast``, the test that compiles in its own process."""
+    if request.config.getoption("--fast"):
+        for name in ("autotune.devices.nvrtc._compiled", "autotune.languages.triton._compiled"):
+            monkeypatch.setattr(name, lambda *_, **__: pytest.skip("--fast: a compiler"))
 
 
 @pytest.fixture(autouse=True)

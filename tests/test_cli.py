@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
@@ -435,37 +436,46 @@ NEED_RECORD = ("export", "report")
 #: Examples that are parsed only, and why.
 NOT_RUN = {
     "autotune explain sgemm --problem m=4096,n=4096,k=4096 --arch sm_90 --variants naive,best": (
-        "compiles for half a minute; test_explain explains every kernel"
+        "compiles for half a minute; tests/test_explain.py explains every kernel"
     ),
     "autotune explain transpose --variants best --ablate VEC": "the same",
     "autotune check sgemm": "takes a minute; the example with --samples 2 runs",
-    "autotune doctor cache --clear": "would clear what the tests share; test_cli has a cache of its own",
-    "autotune doctor --limits": "takes a minute; test_limits runs it",
+    "autotune doctor cache --clear": "would clear what the tests share; tests/test_cli.py has a cache of its own",
+    "autotune doctor --limits": "takes a minute; tests/test_limits.py runs it",
     "autotune run sgemm": "searches for a minute",
     "autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2": (
-        "needs a fleet; test_fleet tunes on one"
+        "needs a fleet; tests/test_fleet.py tunes on one"
     ),
-    "autotune run softmax": "searches for a minute; test_readme runs it with a budget",
+    "autotune run softmax": "searches for a minute; tests/test_snippets.py runs it with a budget",
     "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
         "searches for two minutes"
     ),
-    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
-    "autotune retune --all --max-hours 8": "tunes for hours; test_retune runs it on two kernels",
+    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; tests/test_retune.py runs it on two",
+    "autotune retune --all --max-hours 8": "tunes for hours; tests/test_retune.py runs it on two kernels",
     "autotune check-tuned sgemm --threshold 3": (
-        "needs a kernel that was tuned on this device; test_check_tuned tunes one"
+        "needs a kernel that was tuned on this device; tests/test_check_tuned.py tunes one"
     ),
     "autotune retune sgemm --portfolio --budget 2m": (
-        "needs a record of this device; test_portfolio makes one"
+        "needs a record of this device; tests/test_verdict.py makes one"
     ),
     "autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl": (
-        "needs a record of this device; test_matrix makes one"
+        "needs a record of this device; tests/test_matrix.py makes one"
     ),
     "autotune export sgemm cache --out kernel_tuner": (
-        "needs measurements in the store; test_export writes one"
+        "needs measurements in the store; tests/test_exchange.py writes one"
     ),
-    "autotune fleet": "starts processes that stay; test_cluster does it",
+    "autotune fleet": "starts processes that stay; tests/test_cluster.py does it",
     "autotune retune sgemm --effort full": "searches for ten minutes per problem",
 }
+
+
+def missing_tests(excuses: Mapping[str, str]) -> list[str]:
+    """Return the files that reasons name as the tests of a command, and that do not exist."""
+    named = [
+        name for why in excuses.values() for name in re.findall(r"tests/[\w/.]+|\.ci/\w+", why)
+    ]
+    assert not [why for why in excuses.values() if re.search(r"(?<!/)\btest_\w", why)], "no path"
+    return [name for name in named if not (ROOT / name).exists()]
 
 
 def examples(verb: str) -> list[str]:
@@ -498,6 +508,7 @@ def test_examples_are_parsed(example: str) -> None:
 
 def test_what_is_not_run_is_an_example() -> None:
     assert set(NOT_RUN) <= set(EXAMPLES)
+    assert missing_tests(NOT_RUN) == []
 
 
 @pytest.mark.opencl

@@ -10,6 +10,7 @@ from contracts.devices import SeveralDevicesContract
 from contracts.faults import FaultContract
 from contracts.overlap import OverlapContract
 from contracts.resume import CONFIGURATIONS, SPACES, finish, kill_and_finish, rows, start
+from thinned import thinned
 
 from autotune.cli import run
 from autotune.devices.choose import backend, choose_device, choose_devices
@@ -86,11 +87,12 @@ def test_devices_of_different_models_are_named(monkeypatch):
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize("every", thinned([4, 1], [4]))
 def test_a_tuner_killed_at_many_moments_loses_and_doubles_nothing(
-    tmp_path, opencl_device, monkeypatch, capsys
+    tmp_path, opencl_device, monkeypatch, capsys, every
 ):
     """And `autotune results --runs` tells how each of its runs ended."""
-    kill_and_finish(tmp_path, opencl_device, kills=10)
+    kill_and_finish(tmp_path, opencl_device, kills=10, every=every)
     monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "data" / "autotune" / "store.sqlite"))
     capsys.readouterr()
     assert run(["results", "saxpy", "--runs", "--last", "30", "--json"]) == 0
@@ -113,6 +115,7 @@ def test_two_tuners_on_one_store_at_once(tmp_path, opencl_device):
     assert set(statuses) <= {Status.OK, Status.STOPPED_EARLY}
 
 
+@pytest.mark.full
 @pytest.mark.opencl
 def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path, opencl_device):
     """A limit on the size of files, which the store's journal reaches in the middle of the run."""

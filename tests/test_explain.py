@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from thinned import thinned
 
 from autotune.cli import run
 from autotune.devices.base import Binary
@@ -117,13 +118,13 @@ def test_occupancy_by_hand() -> None:
 # ---------------------------------------------------------------------- what binaries show
 
 
-def test_all_bundled_kernels_are_explained_without_a_gpu() -> None:
-    for name in BUNDLED:
-        first = next(iter(find_kernel(name).variants), BEST)
-        facts = explained(name, first)[first]
-        assert facts.failure == "" and facts.registers and facts.occupancy, name
-        assert facts.code and facts.code.mix.instructions > 20, name
-        assert facts.code.mix.accesses["global stores"], name
+@pytest.mark.parametrize("name", thinned(BUNDLED, ("chase", "gemv", "hmma", "rms_norm", "reduce")))
+def test_bundled_kernels_are_explained_without_a_gpu(name: str) -> None:
+    first = next(iter(find_kernel(name).variants), BEST)
+    facts = explained(name, first)[first]
+    assert facts.failure == "" and facts.registers and facts.occupancy
+    assert facts.code and facts.code.mix.instructions > 20
+    assert facts.code.mix.accesses["global stores"]
 
 
 def test_transposes_have_the_widths_that_their_source_says() -> None:

@@ -50,6 +50,7 @@ def test_every_configuration_can_be_launched(arch: str) -> None:
         assert configuration["VARIANT"] != "wgmma" or configuration["BM"] >= 128
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_every_source_compiles_in_every_type(arch: str) -> None:
     """A few of each, among them whatever changes the text that is compiled."""

@@ -227,6 +227,7 @@ def test_another_device_or_a_slice_has_no_limits_yet():
     assert known_limits(replace(H100, sm_count=16)) == {}
 
 
+@pytest.mark.full
 def test_doctor_tunes_limits_into_the_users_records(opencl_device, capsys):
     device = choose_device(opencl_device)
     assert known_limits(device) == {}

@@ -26,8 +26,9 @@ from typing import Any
 import click
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
-from test_cli import EXAMPLES
+from test_cli import EXAMPLES, missing_tests
 from test_cli import NOT_RUN as PARSED_EXAMPLES
+from thinned import thinned
 
 import autotune
 from autotune import load
@@ -50,31 +51,31 @@ WITH_TORCH = "# with torch\n"
 #: Commands that are parsed only, by how they begin, and why.
 NOT_RUN = {
     ". .venv/bin/activate": "changes the shell that it is typed into",
-    "autotune doctor cache --clear": "would clear what the tests share; test_cli has a cache of its own",
-    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune doctor cache --clear": "would clear what the tests share; tests/test_cli.py has a cache of its own",
+    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; tests/test_retune.py runs it on two",
     "autotune check-tuned --threshold 5": "the same",
-    "autotune retune --all": "tunes for hours; test_retune runs it on two kernels",
-    "autotune check vector_add": "needs what the line above writes; test_migration checks one",
-    "autotune check layers.py:add": "stands for a reader's file; test_triton_decorator records calls",
+    "autotune retune --all": "tunes for hours; tests/test_retune.py runs it on two kernels",
+    "autotune check vector_add": "needs what the line above writes; tests/test_script.py checks one",
+    "autotune check layers.py:add": "stands for a reader's file; tests/test_triton_decorator.py records calls",
     "autotune lookup layers.py:add": "the same",
     "autotune report layers.py:add": "the same",
     "autotune results layers.py:add": "the same",
     "python layers.py": "the same",
-    "dask": "starts processes that stay; test_cluster does it, and ends them",
-    "autotune fleet": "starts processes that stay; test_cluster does it, and ends them",
+    "dask": "starts processes that stay; tests/test_cluster.py does it, and ends them",
+    "autotune fleet": "starts processes that stay; tests/test_cluster.py does it, and ends them",
     "autotune run": "searches for a minute; tests below shorten it, tests/gpu the rest",
-    "autotune doctor merge node7.sqlite": "needs two stores; test_store_shared merges such",
-    "build/tuned": "needs a GPU; test_cpp builds it",
-    "cmake": "test_cpp builds the example and a project of its own",
+    "autotune doctor merge node7.sqlite": "needs two stores; tests/test_store_shared.py merges such",
+    "build/tuned": "needs a GPU; tests/test_cpp.py builds it",
+    "cmake": "tests/test_cpp.py builds the example and a project of its own",
     "git": "changes the repository",
     "python -m pytest": "these tests",
-    "python serve.py": "stands for a reader's program; test_triton_decorator records calls",
-    "g++": "test_cpp compiles against what ships",
+    "python serve.py": "stands for a reader's program; tests/test_triton_decorator.py records calls",
+    "g++": "tests/test_cpp.py compiles against what ships",
     "make": "sets up, tunes and tests for minutes; .ci/run does",
-    "nvcc": "test_cpp compiles the same file by CMake",
-    "openssl": "test_cluster makes its certificates so",
+    "nvcc": "tests/test_cpp.py compiles the same file by CMake",
+    "openssl": "tests/test_cluster.py makes its certificates so",
     "pip": "installs",
-    "pkg-config": "test_cpp asks it",
+    "pkg-config": "tests/test_cpp.py asks it",
 }
 RUN_EXAMPLES = set(EXAMPLES) - set(PARSED_EXAMPLES)
 #: Output and diagrams.
@@ -123,13 +124,18 @@ def blocks_of(page: Path) -> list[Block]:
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 
 
-def of(*languages: str) -> pytest.MarkDecorator:
-    """A test for each block of some languages that nothing else has checked."""
+def of(*languages: str, page: Path | None = None) -> pytest.MarkDecorator:
+    """A test for each block of some languages that nothing else has checked.
+
+    With a page, blocks of others are left to `make test-full`.
+    """
     chosen = [
         block
         for block in BLOCKS
         if block.language in languages and not block.is_followed and not block.is_excerpt
     ]
+    if page is not None:
+        chosen = thinned(chosen, [block for block in chosen if block.page == page])
     return pytest.mark.parametrize("block", chosen, ids=str)
 
 
@@ -196,6 +202,7 @@ TO_RUN = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", TO_RUN)
 def test_commands_run(
     command: str,
@@ -212,6 +219,7 @@ def test_commands_run(
 def test_every_excuse_is_needed() -> None:
     commands = [f"{command} " for command in COMMANDS]
     assert [x for x in NOT_RUN if not any(each.startswith(f"{x} ") for each in commands)] == []
+    assert missing_tests(NOT_RUN) == []
 
 
 def check_command(words: list[str]) -> None:
@@ -314,7 +322,7 @@ for _name, _value in list(globals().items()):
 
 
 @pytest.mark.opencl
-@of("python")
+@of("python", page=README)
 def test_python(block: Block, tmp_path: Path, opencl_device: str) -> None:
     """It runs as a program, in an empty folder, and no lookup in it answers with the default."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F82", "--quiet", "-"]
@@ -517,6 +525,7 @@ def _commands(folder: Path) -> Path:
     return commands
 
 
+@pytest.mark.full
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
 def test_part_a_from_nothing(tmp_path: Path) -> None:

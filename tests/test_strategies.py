@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from recorded import Recording, load
+from thinned import thinned
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
@@ -31,6 +32,13 @@ RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 RUNNABLE = [info.name for info in strategies.available() if not info.unavailable]
 IN_ORDER = ("exhaustive", "kt:brute_force")
+#: One of each kind: own ones, Kernel Tuner's that go from point to point, in swarms and by a model, Optuna's.
+KINDS = {
+    *("auto", "surrogate", "random", "exhaustive", "kt:greedy_mls", "kt:pso", "kt:bayes_opt"),
+    *("optuna:tpe", "optuna:cmaes"),
+}
+#: All have the budget's contract in the suite, the others of `KINDS` the rest.
+SOME = thinned(RUNNABLE, KINDS)
 load = cache(load)
 
 
@@ -164,7 +172,7 @@ def test_keeps_the_budget_to_the_evaluation(name, synthetic):
         assert len(run(name, synthetic, budget).path) == budget
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_same_seed_same_path(name, synthetic):
     random.seed(1)
     np.random.seed(1)
@@ -196,20 +204,20 @@ def test_same_seed_same_path_in_another_process(synthetic):
     assert json.loads(output) == [run(name, synthetic, 40).path for name in names]
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_measures_everything_when_the_budget_allows(name, synthetic):
     for count in (1, 2, 5, 9, 40):
         strict = run(name, part(synthetic, count), count + 10)
         assert sorted(strict.path) == list(range(count))
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_survives_a_space_where_all_fails(name, synthetic):
     assert len(run(name, failing(synthetic), 40).path) == 40
     run(name, failing(part(synthetic, 12)), 100)
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_leaves_the_global_random_streams_alone(name, synthetic):
     def state():
         return hash((random.getstate(), str(np.random.get_state())))  # short where they differ
@@ -226,7 +234,9 @@ def test_leaves_the_global_random_streams_alone(name, synthetic):
     assert state() == before
 
 
-@pytest.mark.parametrize("name", [name for name in RUNNABLE if name.startswith("kt:")])
+@pytest.mark.parametrize(
+    "name", thinned([name for name in RUNNABLE if name.startswith("kt:")], KINDS)
+)
 def test_kernel_tuner_proposed_what_was_measured(name, synthetic, monkeypatch):
     proposed: list[Point] = []
     measured = kernel_tuner_adapter.Runner.measured
@@ -290,12 +300,12 @@ def test_finds_good_configurations_faster_than_chance(synthetic):
 
 
 @pytest.mark.parametrize("path", RECORDINGS[1:3], ids=lambda path: path.name.split(".")[0])
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_contract_on_a_recorded_space(name, path):
     assert len(run(name, load(path), 40).path) == 40
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_compiling_ahead_changes_no_path(name, synthetic):
     class Compiling(StrictSession):
         """Takes hints with work that could move a global stream."""
@@ -388,7 +398,7 @@ def conditional():
     )
 
 
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("name", SOME)
 def test_contract_on_a_space_with_conditional_parameters(name, conditional):
     assert len(conditional.space) == 16 + 22 + 1
     searched = run(name, conditional, 30)

@@ -96,6 +96,7 @@ def in_step(monkeypatch):
     monkeypatch.setattr(TunerProcess, "search", searched)
 
 
+@pytest.mark.full  # contracts/devices.py has two devices of one run as well
 @pytest.mark.usefixtures("in_step")
 def test_two_cards_search_their_own_sizes_and_find_what_one_finds(request_of, tmp_path):
     alone = ran(request_of("one"), tmp_path / "one.sqlite")

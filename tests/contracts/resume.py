@@ -91,9 +91,9 @@ def _kill_at(home, device, event, seconds):
     process.communicate()
 
 
-def kill_and_finish(home, device, kills=20):
-    """Kill a run of every configuration at so many moments, then let it finish."""
-    for event, seconds in _moments(kills):
+def kill_and_finish(home, device, kills=20, every=1):
+    """Kill a run of every configuration at so many moments, or at every few of them; then let it finish."""
+    for event, seconds in _moments(kills)[::every]:
         before = rows(home)
         _kill_at(home, device, event, seconds)
         after = rows(home)

@@ -12,6 +12,7 @@ from sample_kernels import (
     assert_sample_is_right,
     assert_vendor_calls_take_the_arguments,
 )
+from thinned import thinned
 
 from autotune.compiling.binaries import compiled_for
 from autotune.devices.choose import choose_device
@@ -35,10 +36,7 @@ MUTATIONS = {
     "unroll": ("k0 += TILE) {", "k0 += TILE + 1) {"),
 }
 #: `make test` has two of them, `make test-study` all.
-NAMES = [
-    pytest.param(name, marks=() if name in ("banks", "unroll") else pytest.mark.study)
-    for name in MUTATIONS
-]
+NAMES = thinned(MUTATIONS, ("banks", "unroll"), pytest.mark.study)
 
 
 @pytest.mark.opencl
