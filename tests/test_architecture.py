@@ -45,7 +45,6 @@ LONG_MODULES = {
     "devices/cuda.py",
     "export/cuda.py",
     "export/header.py",
-    "retune/retuning.py",
     "run/matrix.py",
     "search/proposals.py",
     "triton/decorator.py",
@@ -54,7 +53,6 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS = {
     "api.py: tune",
-    "cli/upkeep.py: retune",
     "kernel/declaration.py: __init__",
     "run/searching.py: search",
     "search/kernel_tuner.py: _searchspace",
@@ -62,7 +60,7 @@ LONG_FUNCTIONS = {
 }
 #: Modules that may build a `Request`, then those that still do. None is added.
 REQUEST_BUILDERS = {
-    "retune/retuning.py",
+    "retune/retuner.py",
     "run/matrix.py",
     "run/recording.py",
     "run/request.py",

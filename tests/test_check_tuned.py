@@ -23,7 +23,7 @@ from autotune.cli import run
 from autotune.errors import SpecError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.measurement import Status
-from autotune.retune.retuning import Remeasured, Verdict, verdict
+from autotune.retune.gate import Remeasured, Verdict, verdict
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
 

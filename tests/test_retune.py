@@ -20,7 +20,9 @@ from tuned_project import NAMES, SHORT, edit_record, record_file
 from autotune.cli import run
 from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
-from autotune.retune.retuning import RetuneOptions, all_sizes, device_lock, over_recorded
+from autotune.retune.gate import over_recorded
+from autotune.retune.options import RetuneOptions
+from autotune.retune.retuning import all_sizes, device_lock
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate

@@ -3,8 +3,7 @@
 Results go to stdout, everything else to stderr. Every expected error is one message and the exit
 code of its class in `autotune.errors`. Commands import what they need when they run.
 
-Commands are in `runs`, `kernels`, `records`, `upkeep` and `machine`. They share
-`console`.
+Commands are in `runs`, `kernels`, `records`, `upkeep`, `regression` and `machine`. They share `console`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,10 @@ COMMANDS = {
     "import": ("records", "Import a tuned record, or measurements of Kernel Tuner."),
     "retune": ("upkeep", "Tune kernels again: stale, missing or named."),
     "sizes": ("upkeep", "Measure configurations on random problem sizes."),
-    "check-tuned": ("upkeep", "Verify and time tuned entries again; exit code 5 on a regression."),
+    "check-tuned": (
+        "regression",
+        "Verify and time tuned entries again; exit code 5 on a regression.",
+    ),
     "fleet": ("machine", "Run a Dask cluster of this machine's GPUs and compilers."),
     "doctor": ("machine", "Check this machine, and print the command that fixes each problem."),
 }

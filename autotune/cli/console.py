@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from autotune.cli import shown
 from autotune.errors import UsageError
@@ -43,6 +44,12 @@ FLEET = click.option(
 def out_option(text: str) -> Callable[..., Any]:
     """Return the option ``--out FOLDER`` with its help."""
     return click.option("--out", type=FOLDER, default=Path("reports"), show_default=True, help=text)
+
+
+def is_given(name: str) -> bool:
+    """Return whether the command line has an option, instead of its default."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
 
 
 def lists(texts: Sequence[str]) -> dict[str, list[str]]:

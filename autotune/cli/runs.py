@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from autotune.cli import json_text, warn
 from autotune.cli.console import (
     EFFORT_NAMES,
     FLEET,
     SPACES,
+    is_given,
     kernel_names,
     lists,
     out_option,
@@ -195,9 +195,7 @@ def _folder(out: Path, objective: str) -> Path:
     """Return the folder of ``--out``, by default the one of an objective."""
     from autotune.measure.measurement import find_objective
 
-    source = click.get_current_context().get_parameter_source("out")
-    given = source is ParameterSource.COMMANDLINE
-    return out if given else find_objective(objective).folder(out)
+    return out if is_given("out") else find_objective(objective).folder(out)
 
 
 def _run_here(

@@ -1,16 +1,15 @@
-"""`autotune retune`, `check-tuned`, `sizes`: keep tuned records current."""
+"""`autotune retune`, `sizes`: keep tuned records current."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from autotune.cli import emit_json, warn
+from autotune.cli import emit_json
 from autotune.cli.console import (
     EFFORT_NAMES,
     FLEET,
@@ -18,33 +17,34 @@ from autotune.cli.console import (
     KERNEL,
     PATH,
     SPACES,
+    is_given,
     kernel_names,
     out_option,
     print_table,
     words,
 )
-from autotune.errors import AutotuneError, RegressionError, UsageError, needing
+from autotune.errors import AutotuneError, UsageError, needing
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
-    from autotune.retune.retuning import Checked, RetuneOptions
+    from autotune.retune.options import RetuneOptions, RetuneOutcome
 
-_KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
-_MAX_HOURS = click.option(
+KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
+MAX_HOURS = click.option(
     "--max-hours",
     type=click.FloatRange(min=0),
     default=float("inf"),
     metavar="H",
     help="Start no search or measurement after this time.",
 )
-_DEVICES = click.option(
+DEVICES = click.option(
     "--device",
     "selectors",
     multiple=True,
     metavar="NAME",
     help="cuda:0 or opencl:cpu (repeatable); default: one GPU of each model, else the CPU.",
 )
-_ARCHS = click.option(
+ARCHS = click.option(
     "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
 )
 
@@ -57,12 +57,12 @@ def _opened(fleet: str | None) -> Fleet | None:
     return click.get_current_context().with_resource(client.of(fleet))
 
 
-def _options(
+def retune_options(
     fleet: str | None, max_hours: float, kernels: Sequence[str], **others: Any
 ) -> RetuneOptions:
-    """Return the options of both commands, and those of `retune` as they are."""
+    """Return the options of `retune` and `check-tuned`; ``others`` are of `retune` alone."""
     from autotune.report.progress import run_progress
-    from autotune.retune.retuning import RetuneOptions
+    from autotune.retune.options import RetuneOptions
 
     name = click.get_current_context().info_name or ""
     return RetuneOptions(
@@ -76,7 +76,7 @@ def _options(
 
 
 @click.command("retune")
-@_KERNELS
+@KERNELS
 @click.option("--stale", is_flag=True, help="Tune what is stale; without KERNEL, of all kernels.")
 @click.option(
     "--all",
@@ -115,9 +115,9 @@ def _options(
     show_default=True,
     help="With --schedule: the interval.",
 )
-@_MAX_HOURS
-@_DEVICES
-@_ARCHS
+@MAX_HOURS
+@DEVICES
+@ARCHS
 @click.option(
     "--effort",
     type=EFFORT_NAMES,
@@ -171,8 +171,7 @@ def retune(
     autotune retune --schedule cron --every 1d
     autotune retune --schedule github --arch sm_90 --out .github/workflows
     """
-    source = click.get_current_context().get_parameter_source("out")
-    folder = out if source is ParameterSource.COMMANDLINE else None
+    folder = out if is_given("out") else None
     if scheduler:
         _write_schedule(scheduler, every, archs, kernels, max_hours, folder)
         return
@@ -182,14 +181,9 @@ def retune(
     from autotune.search.session import Budget
     from autotune.search.strategies import find
 
-    if stale + missing + portfolio > 1:
-        raise UsageError("retune: --stale, --all and --portfolio exclude one another")
-    if portfolio and not kernels:
-        raise UsageError("retune --portfolio: name kernels, for example sgemm")
-    if not (stale or missing or kernels):
-        raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
+    _require_selection(kernels, stale, missing, portfolio)
     find(strategy)
-    options = _options(
+    options = retune_options(
         fleet,
         max_hours,
         kernels,
@@ -215,17 +209,39 @@ def retune(
     if missing:
         query, options = retuning.all_sizes(query, options)
     outcomes = retuning.retune(query, options)
-    rows = [{**vars(each), "problem": dict(each.problem)} for each in outcomes]
+    names = ", ".join(device.name for device in query.devices)
+    nothing = f"nothing is {'left to tune' if missing else 'stale'} on {names}"
+    _show_outcomes(outcomes, nothing, as_json)
+    if missing:
+        click.echo(f"commit {out / devices[0].folder}; how: docs/contribute-a-gpu.md", err=True)
+    _require_all_tuned(outcomes)
+
+
+def _require_selection(
+    kernels: tuple[str, ...], stale: bool, missing: bool, portfolio: bool
+) -> None:
+    if stale + missing + portfolio > 1:
+        raise UsageError("retune: --stale, --all and --portfolio exclude one another")
+    if portfolio and not kernels:
+        raise UsageError("retune --portfolio: name kernels, for example sgemm")
+    if not (stale or missing or kernels):
+        raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
+
+
+def _show_outcomes(outcomes: Sequence[RetuneOutcome], nothing: str, as_json: bool) -> None:
+    rows = [{**vars(outcome), "problem": dict(outcome.problem)} for outcome in outcomes]
     if as_json:
         emit_json(rows)
     elif rows:
         print_table({**row, "problem": words(row["problem"])} for row in rows)
     else:
-        names = ", ".join(device.name for device in query.devices)
-        click.echo(f"nothing is {'left to tune' if missing else 'stale'} on {names}", err=True)
-    if missing:
-        click.echo(f"commit {out / devices[0].folder}; how: docs/contribute-a-gpu.md", err=True)
-    failed = [each for each in outcomes if each.result is retuning.RetuneStatus.FAILED]
+        click.echo(nothing, err=True)
+
+
+def _require_all_tuned(outcomes: Sequence[RetuneOutcome]) -> None:
+    from autotune.retune.options import RetuneStatus
+
+    failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
     if failed:
         raise AutotuneError(
             f"{len(failed)} not tuned; first {failed[0].kernel}: {failed[0].message}"
@@ -255,124 +271,6 @@ def _write_schedule(
     write_atomically(out / KINDS[kind], text.encode())
     click.echo(str(out / KINDS[kind]))
     click.echo(f"install: {INSTALL[kind]}", err=True)
-
-
-@click.command("check-tuned")
-@_KERNELS
-@click.option(
-    "--threshold",
-    type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="How much slower than recorded counts as a regression.",
-)
-@_MAX_HOURS
-@_DEVICES
-@_ARCHS
-@FLEET
-@SPACES
-@JSON
-def check_tuned(
-    kernels: tuple[str, ...],
-    threshold: float,
-    max_hours: float,
-    selectors: tuple[str, ...],
-    archs: tuple[str, ...],
-    fleet: str | None,
-    spaces: Path | None,
-    as_json: bool,
-) -> None:
-    """Verify and time the tuned entries of KERNEL, or of all kernels, against their records.
-
-    Covers every entry that lookup answers with on this device. Each winner is verified again and timed
-    in turn with its runners-up. Exit code 5 if a winner is wrong, or if the whole 95 % interval of its
-    slowdown is above the threshold.
-
-    \b
-    autotune check-tuned
-    autotune check-tuned sgemm --threshold 3
-    """
-    from autotune.retune import retuning
-    from autotune.retune.stale import StaleQuery, find_devices
-
-    options = _options(fleet, max_hours, kernels)
-    query = StaleQuery(find_devices(selectors, archs, options.fleet), kernels, spaces)
-    checked, failed = retuning.check_tuned(query, options, threshold / 100)
-    for name, message in failed.items():
-        warn(f"{name} cannot be compared with its record: {message}")
-    rows = [_checked_row(found) for found in checked]
-    if as_json:
-        emit_json(rows)
-    elif rows:
-        _show_checked(rows)
-    else:
-        click.echo("nothing is tuned for this device yet; run: autotune run sgemm", err=True)
-    if kernels and not rows:
-        raise UsageError(
-            f"no entry of {', '.join(kernels)} to check; run: autotune run {kernels[0]}"
-        )
-    _require_no_regression(rows)
-
-
-def _require_no_regression(rows: Sequence[Mapping[str, Any]]) -> None:
-    regressions = [row for row in rows if row["verdict"] in ("slower", "wrong")]
-    if regressions:
-        first = regressions[0]
-        names = " ".join(dict.fromkeys(row["kernel"] for row in regressions))
-        raise RegressionError(
-            f"{len(regressions)} of {len(rows)} tuned entries regressed, first {first['kernel']} "
-            f"({words(first['problem'])}): {first['message']}; tune them again: autotune retune {names}"
-        )
-    failed = [row for row in rows if row["verdict"] == "failed"]
-    if failed:
-        first = failed[0]
-        raise AutotuneError(f"{len(failed)} not measured; {first['kernel']}: {first['message']}")
-
-
-def _checked_row(checked: Checked) -> dict[str, Any]:
-    target, now = checked.target, checked.now
-    known, ratio, again = target.known, now and now.ratio, now and now.now
-    assert known is not None
-    recorded_on = known.entry.origin.device_uuid or known.record.device.uuid
-    here = (checked.now and checked.now.device_uuid) or target.device.uuid
-    return {
-        "kernel": target.kernel.name,
-        "device": target.device.name,
-        "problem": dict(target.problem),
-        "layer": known.layer,
-        "config": dict(known.entry.configuration),
-        "verdict": str(checked.verdict),
-        "message": checked.message,
-        "recorded_ms": known.entry.median_ms,
-        "recorded_interval_ms": known.entry.winner.time_ms.interval,
-        "now_ms": again and again.time_ms.value,
-        "now_interval_ms": again and again.time_ms.interval,
-        "ratio": ratio and ratio.value,
-        "ratio_interval": ratio and ratio.interval,
-        "other_gpu": bool(recorded_on and here and recorded_on != here),
-    }
-
-
-def _show_checked(rows: Sequence[Mapping[str, Any]]) -> None:
-    print_table(
-        {
-            "kernel": row["kernel"],
-            "problem": words(row["problem"]),
-            "recorded ms": row["recorded_ms"],
-            "ms now": row["now_ms"],
-            "now / recorded": "{:.3f} ({:.3f} … {:.3f})".format(
-                row["ratio"], *row["ratio_interval"]
-            )
-            if row["ratio"]
-            else "",
-            "verdict": row["verdict"],
-            "from": row["layer"],
-            "note": row["message"],
-            "": "recorded on another GPU of this model" if row["other_gpu"] else "",
-        }
-        for row in rows
-    )
 
 
 @click.command("sizes")
@@ -487,6 +385,5 @@ def sizes(
 
 COMMANDS = {
     "retune": retune,
-    "check-tuned": check_tuned,
     "sizes": sizes,
 }

@@ -1,0 +1,180 @@
+"""The regression gate: a recorded winner verified and timed again, and the verdict on its record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError
+from autotune.kernel.space import is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Status
+from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.roofline import implausible
+from autotune.measure.timing import Caches, Timing
+from autotune.measure.worker_state import Job
+from autotune.retune.stale import Target
+from autotune.run.bench import Bench
+from autotune.run.verdict import judge
+from autotune.tuned.record import TIME, ContenderResult, Estimate, TunedProblem, TunedRecord
+from autotune.values import Configuration, Problem
+
+#: Rounds of the race of a winner with its rivals, and the time after which no further round begins.
+ROUNDS = 30
+MAX_SECONDS = 10.0
+#: Recorded configurations that race with the winner.
+_MOST_RIVALS = 5
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """A recorded winner, measured again."""
+
+    #: `OK`, or how its verification or its race ended.
+    status: Status
+    message: str = ""
+    #: Its time now over the recorded one; None where nothing was timed.
+    ratio: Estimate | None = None
+    #: The winner in its race, and the fastest of those that raced; None where nothing was timed.
+    now: ContenderResult | None = None
+    fastest: ContenderResult | None = None
+    #: The device of the race.
+    device_uuid: str = ""
+
+
+class Verdict(StrEnum):
+    """The state of a recorded entry."""
+
+    HELD = "held"
+    FASTER = "faster"
+    SLOWER = "slower"
+    #: As fast as recorded, but a runner-up is faster.
+    BEATEN = "beaten"
+    #: Wrong results, a crash, a time-out, or no longer a valid configuration.
+    WRONG = "wrong"
+    #: Nothing could be compared; the message says why.
+    UNCHECKED = "unchecked"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A recorded entry and its verdict."""
+
+    target: Target
+    verdict: Verdict
+    message: str = ""
+    now: Remeasured | None = None
+
+
+def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
+    """Return the verdict and its message; slower, beaten and faster only where that is sure."""
+    if now.status is not Status.OK:
+        return Verdict.WRONG, f"{now.status}: {now.message}"
+    assert now.ratio is not None
+    low, high = now.ratio.interval
+    if low > 1 + threshold:
+        return Verdict.SLOWER, f"{now.ratio.value:.3f} of its recorded time"
+    if now.now and now.fastest and not now.now.tied:
+        share = now.fastest.time_ms.value / now.now.time_ms.value
+        if share < 1 - threshold:
+            return Verdict.BEATEN, f"a runner-up needs {share:.3f} of its time"
+    return (Verdict.FASTER if high < 1 - threshold else Verdict.HELD), ""
+
+
+def check_entry(bench: Bench, target: Target, threshold: float) -> Checked:
+    """Verify and time the entry of a target; judge it by a threshold, a share of the recorded time."""
+    assert target.known is not None
+    record, entry = target.known.record, target.known.entry
+    if Timing(entry.race.timing) is Timing.OTHER:
+        text = f"timed in another way ({entry.race.timing})"
+        return Checked(target, Verdict.UNCHECKED, text)
+    try:
+        now = remeasure(bench, record, entry)
+    except AutotuneError as error:
+        return Checked(target, Verdict.FAILED, str(error))
+    return Checked(target, *verdict(now, threshold), now)
+
+
+def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasured:
+    """Verify a recorded winner on every data set and odd size, then race it with its rivals.
+
+    The bench is of the record's kernel and device, and times as its request says.
+    """
+    kernel, device = bench.kernel, bench.device
+    problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)
+    if not is_member(kernel, winner, device):
+        return Remeasured(Status.PRUNED, "its configuration is not in the declared space")
+    job = bench.job(problem)
+    edges = [edge for edge in bench.other_jobs(job) if kernel.allows(winner, edge.problem)]
+    for checked in (*edges, job):
+        verified = bench.verify(checked, winner)
+        if verified.status is not Status.OK:
+            where = "" if checked is job else f"on {checked.problem} with other inputs: "
+            return Remeasured(verified.status, where + verified.message)
+    # Those of another objective may well be faster.
+    everyone = rivals(kernel, device, entry) if record.objective == TIME else []
+    others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
+    return _raced(bench, job, entry, [winner, *others])
+
+
+def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configuration]:
+    """Return who else may be the fastest: the runners-up and the default."""
+    listed = [Configuration(other.configuration) for other in entry.race.runners_up]
+    winner, others = Configuration(entry.configuration), (*listed[:_MOST_RIVALS], kernel.default())
+    return [
+        rival
+        for rival in dict.fromkeys(others)
+        if rival != winner and is_member(kernel, rival, device)
+    ]
+
+
+def over_recorded(now: Estimate, then: Estimate) -> Estimate:
+    """Return the time now over the recorded one, with its 95 % interval.
+
+    The interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
+    Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not hold its
+    own median says nothing, and is taken to have no width.
+    """
+    low, high = now.interval
+    then_low, then_high = then.interval
+    if not 0 < then_low <= then.value <= then_high:
+        then_low = then_high = then.value
+    down = math.hypot(math.log(now.value / low), math.log(then_high / then.value))
+    up = math.hypot(math.log(high / now.value), math.log(then.value / then_low))
+    value = now.value / then.value
+    return Estimate(value, value * math.exp(-down), value * math.exp(up))
+
+
+def _raced(
+    bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
+) -> Remeasured:
+    contenders = [
+        Contender(
+            configuration,
+            bench.compiled(configuration, job.problem).binary,
+            deterministic=bench.kernel.is_deterministic(configuration, job.problem),
+        )
+        for configuration in configurations
+    ]
+    by_stream = not Timing(entry.race.timing).by_graph
+    rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
+    raced = race(bench.worker, job, contenders, rules)
+    if failure := raced.samples[0].failure:
+        return Remeasured(failure.status, f"in the race with its rivals: {failure.message}")
+    result = judge(raced, seed=bench.request.seed)
+    now = result.of(configurations[0]) if result else None
+    assert result is not None and now is not None
+    work = bench.kernel.work_of(job.problem)
+    is_cold = job.caches is Caches.COLD
+    why = implausible(now.time_ms.value, work, job.device, is_cold) if work else ""
+    return Remeasured(
+        Status.IMPLAUSIBLE if why else Status.OK,
+        why,
+        over_recorded(now.time_ms, entry.winner.time_ms),
+        now,
+        min((e for e in result.finalists if e.tied), key=lambda each: each.time_ms.value),
+        raced.device_uuid,
+    )

@@ -1,0 +1,237 @@
+"""Re-tunes the entries of one device: confirms those that hold, searches the others."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autotune import __version__
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, Interrupted
+from autotune.front import tune
+from autotune.kernel.spec import Kernel
+from autotune.languages.registry import compiler
+from autotune.measure.measurement import find_objective
+from autotune.measure.timing import Caches, Timing
+from autotune.report.publish import amend
+from autotune.retune.gate import Checked, Remeasured, Verdict, check_entry
+from autotune.retune.options import RetuneOptions, RetuneOutcome, RetuneStatus
+from autotune.retune.stale import Action, Reason, Target
+from autotune.run.bench import LOCAL, Bench, Site
+from autotune.run.request import EFFORTS, Effort, Request, Search
+from autotune.search.session import Budget, Phase
+from autotune.tuned.reading import user_folder
+from autotune.tuned.record import TIME, Confirmed, timestamp
+
+#: A winner that is slower than recorded by more than this share is searched again.
+TOLERANCE = 0.02
+
+
+@dataclass(frozen=True)
+class Retuner:
+    """The re-tuning of one device, whose lock the caller holds."""
+
+    device: Device
+    options: RetuneOptions
+    #: Time of `time.monotonic` after which no search begins.
+    until_s: float
+
+    @property
+    def left_s(self) -> float:
+        return self.until_s - time.monotonic()
+
+    def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
+        """Tune again entries that may be wrong, then those to confirm, then new problems."""
+        searched = [target for target in targets if target.action is Action.SEARCH]
+        outcomes = self.search([target for target in searched if target.known])
+        again = [target for target in targets if target.action is Action.REMEASURE]
+        confirmed, fallen = self.remeasure(again)
+        outcomes += confirmed + self.search(fallen)
+        return outcomes + self.search([target for target in searched if not target.known])
+
+    # ------------------------------------------------------------------ measuring again
+
+    def remeasure(self, targets: Sequence[Target]) -> tuple[list[RetuneOutcome], list[Target]]:
+        """Confirm the entries that hold; return the others as targets of a search."""
+        outcomes: list[RetuneOutcome] = []
+        fallen: list[Target] = []
+        for found in self.checked(targets, TOLERANCE):
+            if found.verdict is Verdict.UNCHECKED:
+                outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.SKIPPED, found.message))
+            elif found.verdict is Verdict.FAILED:
+                outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.FAILED, found.message))
+            elif found.verdict in (Verdict.HELD, Verdict.FASTER):
+                outcomes.append(self._confirm(found.target, found.now))
+            else:
+                why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
+                fallen.append(replace(found.target, reasons=(*found.target.reasons, why)))
+        return outcomes, fallen
+
+    def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[Checked]:
+        """Verify and measure the winners of targets again, as long as there is time."""
+        for _, group in groupby(sorted(targets, key=_alike), key=_alike):
+            listed = list(group)
+            request = self._request(listed, EFFORTS["quick"])
+            bench = Bench(request, self._site)
+            progress = self.options.progress(request.kernel.name, len(listed))
+            with progress as listener, closing(bench):
+                for target in listed:
+                    if self.left_s <= 0:
+                        yield Checked(target, Verdict.UNCHECKED, "no time left")
+                        continue
+                    listener(Phase(target.problem, "the winner and its runners-up, again"))
+                    yield check_entry(bench, target, threshold)
+
+    def _confirm(self, target: Target, now: Remeasured | None) -> RetuneOutcome:
+        """Write a confirmed entry to the user's records, and where lookup finds it.
+
+        Its times stay, so that small losses cannot add up.
+        """
+        known, changed, on = target.known, msgspec.structs.replace, timestamp()
+        assert known is not None and now is not None and now.ratio is not None
+        ratio, record = now.ratio, known.record
+        versions = {
+            "driver": self.device.driver,
+            "toolchain": compiler(target.kernel.language_on(self.device.backend)).toolchain(),
+        }
+        confirmed = Confirmed(on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
+        made = changed(record.provenance, version=__version__, created=on, **versions)
+        entry = changed(known.entry, confirmed=confirmed)
+        own = [known.directory] if known.layer not in ("shipped", "project") else []
+        mine = [Path(user_folder(target.kernel.project))] if record.objective == TIME else []
+        try:
+            for directory in {*mine, *own}:
+                amend(directory, changed(record, problems=(entry,), provenance=made))
+        except AutotuneError as error:
+            return RetuneOutcome.of(target, RetuneStatus.FAILED, str(error))
+        message = "{:.3f} of its recorded time ({:.3f} … {:.3f})".format(
+            ratio.value, *ratio.interval
+        )
+        now_ms = now.now.time_ms.value if now.now else None
+        return RetuneOutcome.of(target, RetuneStatus.CONFIRMED, message, now_ms)
+
+    # ------------------------------------------------------------------ searching
+
+    def search(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
+        """Search the problems of targets, one run per kernel and way of timing."""
+        outcomes: list[RetuneOutcome] = []
+        for _, group in groupby(sorted(targets, key=self._searched_alike), self._searched_alike):
+            listed = list(group)
+            effort = self._effort(listed[0])
+            fitting = listed[: self._how_many(effort, len(listed))]
+            if fitting:
+                outcomes += self._search(fitting, effort)
+            late = listed[len(fitting) :]
+            outcomes += [
+                RetuneOutcome.of(target, RetuneStatus.SKIPPED, "no time left") for target in late
+            ]
+        return outcomes
+
+    def _search(self, targets: list[Target], effort: Effort) -> list[RetuneOutcome]:
+        known = [target.known for target in targets if target.known]
+        # Also where the environment makes lookup look first.
+        first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
+        try:
+            request = self._request(targets, effort)
+            out = known[0].directory if request.objective.needs_energy else self.options.out
+            if self.options.fleet is not None:
+                cards = self.options.fleet.others(self.device)
+                request = replace(request, others=tuple(cards))
+            with self.options.progress(request.kernel.name, len(targets)) as listener:
+                result, _ = tune(request, out, listener, self._site, first - {out})
+        except Interrupted:
+            raise
+        except (AutotuneError, OSError) as error:
+            return [RetuneOutcome.of(target, RetuneStatus.FAILED, str(error)) for target in targets]
+        if isinstance(result.ended, Interrupted):
+            raise result.ended
+        times = {
+            each.problem: each.result.winner.time_ms.value
+            for each in result.problems
+            if each.result
+        }
+        searched, failed = RetuneStatus.SEARCHED, RetuneStatus.FAILED
+        why_not = str(result.ended or "nothing was right in time")
+        return [
+            RetuneOutcome.of(target, searched, "", times[target.problem])
+            if target.problem in times
+            else RetuneOutcome.of(target, failed, why_not)
+            for target in targets
+        ]
+
+    def _how_many(self, effort: Effort, count: int) -> int:
+        """Return how many problems there is time for; those of a quick search share its time."""
+        if self.left_s <= 0:
+            return 0
+        own = self.options.budget.seconds if self.options.budget else effort.seconds_per_problem
+        if own is None or (effort.shared and self.options.budget is None):
+            return count
+        return count if own * count <= self.left_s else max(1, int(self.left_s // own))
+
+    def _budget(self, effort: Effort, count: int) -> Budget:
+        given = self.options.budget
+        if given is None:
+            seconds = effort.seconds_per_problem * (1 if effort.shared else count)
+            return Budget(seconds=min(seconds, self.left_s))
+        left = None if self.left_s == math.inf else max(1.0, self.left_s)
+        times = [seconds for seconds in (given.seconds and given.seconds * count, left) if seconds]
+        evaluations = given.evaluations and given.evaluations * count
+        return Budget(min(times, default=None), evaluations)
+
+    # ------------------------------------------------------------------ requests
+
+    @property
+    def _site(self) -> Site:
+        if self.options.fleet is None:
+            return LOCAL
+        from autotune.fleet.site import FleetSite
+
+        return FleetSite(self.options.fleet)
+
+    def _request(self, targets: Sequence[Target], effort: Effort) -> Request:
+        first = targets[0]
+        _, caches, objective = _alike(first)
+        return Request(
+            kernel=_seeded(first.kernel, targets),
+            device=self.device,
+            problems=tuple(target.problem for target in targets),
+            effort=effort,
+            goal=Search(self.options.strategy, fresh=any(reason.fresh for reason in first.reasons)),
+            budget=self._budget(effort, len(targets)),
+            caches=Caches(caches) if caches else None,
+            objective=find_objective(objective),
+            command=self.options.command,
+        )
+
+    def _effort(self, target: Target) -> Effort:
+        """Return the entry's effort if it is more than that of the options: less would not replace it."""
+        known = EFFORTS[target.known.entry.origin.effort] if target.known else self.options.effort
+        return max(known, self.options.effort, key=lambda effort: effort.seconds_per_problem)
+
+    def _searched_alike(self, target: Target) -> tuple[Any, ...]:
+        fresh = any(reason.fresh for reason in target.reasons)
+        return (*_alike(target), self._effort(target).name, fresh)
+
+
+def _alike(target: Target) -> tuple[str, str, str]:
+    """Return kernel, caches (empty: as declared) and objective, which the targets of one run share."""
+    if target.known is None:
+        return target.kernel.name, "", TIME
+    timing = Timing(target.known.entry.race.timing)
+    return target.kernel.name, timing.caches, target.known.record.objective
+
+
+def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
+    old = [target.known.entry.configuration for target in targets if target.known]
+    seeded = copy.copy(kernel)
+    seeded.seeds = (*kernel.seeds, *(dict(configuration) for configuration in old))
+    return seeded
