@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune import cache
+from autotune.devices.device import Device
+from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.run.bench import LOCAL, Site
+from autotune.kernel.spec import Kernel
+from autotune.run.bench import LOCAL, BegunSite, Site
 from autotune.run.request import Request
 from autotune.run.result import RunResult
 from autotune.run.run import execute
-from autotune.search.session import Listener, ignore
+from autotune.search.session import Budget, Listener, ignore
 from autotune.store import default_url, open_for_runs
-from autotune.tuned.writing import mergeable
+from autotune.tuned.lookup import clear_cache
+from autotune.tuned.reading import user_folder
+from autotune.tuned.writing import mergeable, update
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
@@ -39,6 +46,40 @@ def tune(
     from autotune.report.publish import publish  # takes long, and nobody waits for it before
 
     return result, publish(result, out, others)
+
+
+def tune_call(
+    kernel: Kernel,
+    device: Device,
+    problem: Problem,
+    with_data: Callable[[Path], Kernel],
+    *,
+    budget: Budget,
+    timeout_s: float,
+    command: str,
+) -> RunResult:
+    """Tune one problem on a caller's own arrays, and merge the result into the user's records.
+
+    ``with_data`` copies the arrays into files of a folder and returns the kernel that reads them. It runs
+    while the processes of the run start.
+    """
+    request = Request(
+        kernel,
+        device,
+        (problem,),
+        budget=budget,
+        timeout_s=timeout_s,
+        command=command,
+        has_callers_data=True,
+    )
+    with cache.scratch() as scratch, closing(BegunSite(request)) as site:
+        request = replace(request, kernel=as_it_is(with_data(Path(scratch))))
+        with open_for_runs(default_url()) as store:
+            result = execute(request, store, site=site)
+    if result.record is not None:
+        update(Path(user_folder(kernel.project)), result.record)
+        clear_cache()
+    return result
 
 
 def with_recorded(request: Request, out: Path, others: Iterable[Path] = ()) -> Request:

@@ -47,7 +47,6 @@ LONG_MODULES = {
     "export/header.py",
     "run/matrix.py",
     "search/proposals.py",
-    "triton/decorator.py",
     "tuned/record.py",
     "tuned/table.py",
 }
@@ -56,15 +55,14 @@ LONG_FUNCTIONS = {
     "kernel/declaration.py: __init__",
     "run/searching.py: search",
     "search/kernel_tuner.py: _searchspace",
-    "triton/decorator.py: autotune",
 }
 #: Modules that may build a `Request`, then those that still do. None is added.
 REQUEST_BUILDERS = {
+    "front.py",
     "retune/retuner.py",
     "run/matrix.py",
     "run/recording.py",
     "run/request.py",
-    "triton/decorator.py",
 }
 #: Modules that turn a record into bytes: to write it, to print it, to read it as a header's source does.
 ENCODERS = {"cli/runs.py", "cli/upkeep.py", "export/header.py"}

@@ -238,7 +238,7 @@ def test_a_wrong_configuration_is_named(tmp_path, capsys):
 def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, monkeypatch):
     """Run the data of a first call in a worker that interprets."""
     from autotune.triton.calls import with_data
-    from autotune.triton.declared import DecoratedKernel
+    from autotune.triton.decorated_kernel import DecoratedKernel
 
     monkeypatch.syspath_prepend(str(layers.parent))
     import layers as module
@@ -272,7 +272,7 @@ def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, 
 
 def test_a_reference_is_known_by_all_that_decides_its_results(layers, monkeypatch):
     """Data sets are kept by the fingerprint, so expected outputs of another reference never answer."""
-    from autotune.triton.declared import DecoratedKernel
+    from autotune.triton.decorated_kernel import DecoratedKernel
 
     monkeypatch.syspath_prepend(str(layers.parent))
     import layers as module
@@ -297,7 +297,7 @@ def test_a_reference_is_known_by_all_that_decides_its_results(layers, monkeypatc
 
 
 def test_as_many_calls_as_were_recorded_are_problems(layers, monkeypatch):
-    from autotune.triton.declared import DecoratedKernel
+    from autotune.triton.decorated_kernel import DecoratedKernel
 
     monkeypatch.syspath_prepend(str(layers.parent))
     import layers as module

@@ -26,7 +26,7 @@ from autotune.calling.choice import (
 )
 from autotune.calling.first_call import Tuning
 from autotune.calling.gpu import GpuCall, device_index
-from autotune.calling.host import EmptyCall, HostCall
+from autotune.calling.host_calls import EmptyCall, HostCall
 from autotune.calling.libraries import KINDS, Library, kind_of
 from autotune.calling.loaded import LoadedPlan
 from autotune.devices.choose import backend, choose_device

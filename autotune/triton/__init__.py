@@ -1,10 +1,15 @@
 """`autotune`: a drop-in for `triton.autotune` that remembers what it found, and verifies it.
 
-=========== ===============================================================
-`decorator` the decorator, and the calls of a decorated function
-`declared`  a decorated function as a kernel that a run tunes
-`calls`     its calls: what they pass, and their files
-=========== ===============================================================
+================== ========================================================
+`decorator`        the decorator; calls of a decorated function
+`options`          arguments of the decorator, and the configurations they name
+`function`         a decorated function, and the description of a call
+`reader`           the arguments of a call that was made before
+`tuning`           the configuration of a call, after a search if one is due
+`recorder`         calls that ``autotune run FILE:FUNCTION`` tunes
+`decorated_kernel` a decorated function as a kernel that a run tunes
+`calls`            arguments and launches of a call, and the file of calls
+================== ========================================================
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,0 +1,168 @@
+"""A decorated function: its arguments and configurations, and the description of its calls."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from triton.runtime.autotuner import Config
+
+from autotune.errors import UsageError
+from autotune.kernel.operand import Operand
+from autotune.project import Project, project_of
+from autotune.triton.calls import (
+    TYPES,
+    ConfiguredLaunch,
+    PassedArray,
+    RecordedCall,
+    field_of,
+    passed,
+)
+from autotune.triton.decorated_kernel import DecoratedKernel
+from autotune.triton.options import Options, as_recorded
+from autotune.values import Configuration, Problem
+
+
+@dataclass(frozen=True)
+class NewCall:
+    """A call that was not made before."""
+
+    #: Arguments by name.
+    bound: Mapping[str, Any]
+    grid: Any
+    #: The configurations that pruning left; the first is the default.
+    kept: Mapping[Configuration, Config]
+    recorded: RecordedCall
+    operands: Mapping[str, Operand]
+
+    @property
+    def problem(self) -> Problem:
+        """Return the call as a problem."""
+        return Problem(self.recorded.problem)
+
+
+class TritonFunction:
+    """A decorated function.
+
+    Attributes
+    ----------
+    base : function
+        The Python function.
+    jit : triton.JITFunction
+        The function as Triton compiles it.
+    name : str
+        Of its records.
+    keys : list of str
+        Arguments whose values are problem fields.
+    configurations : dict
+        `triton.Config` by configuration, as records hold it.
+    tuned, constants : set of str
+        Arguments that a configuration gives; constexpr arguments that the caller gives.
+    heuristics : dict
+        Functions of constexpr arguments that follow from others.
+    """
+
+    def __init__(
+        self,
+        outer: Any,
+        base: Callable[..., Any],
+        keys: Sequence[str],
+        configs: Sequence[Config],
+        options: Options,
+    ) -> None:
+        self.base, self.keys, self.options = base, keys, options
+        self.name = options.name or "_".join(filter(None, base.__name__.split("_")))
+        self.parameters = inspect.signature(base).parameters
+        self.defaults = {
+            n: p.default for n, p in self.parameters.items() if p.default is not p.empty
+        }
+        self.jit, self.heuristics = outer, dict[str, Callable[[Mapping[str, Any]], Any]]()
+        while hasattr(self.jit.fn, "fn"):
+            self.heuristics |= self.jit.values
+            self.jit = self.jit.fn
+        self.configurations = as_recorded(self.name, configs)
+        self.tuned = {name for config in configs for name in config.all_kwargs()}
+        constexpr = {n for n, p in self.parameters.items() if "constexpr" in str(p.annotation)}
+        self.constants = constexpr - self.tuned - set(self.heuristics)
+
+    @property
+    def file(self) -> str:
+        """Return the name of the function's file."""
+        return Path(self.base.__code__.co_filename).name
+
+    @cached_property
+    def project(self) -> Project:
+        """Return the project of that file."""
+        return project_of(Path(self.base.__code__.co_filename).parent)
+
+    @property
+    def is_interpreted(self) -> bool:
+        """Return whether Triton interprets the function."""
+        return not hasattr(self.jit, "params")
+
+    def kernel(self, calls: Sequence[RecordedCall]) -> DecoratedKernel:
+        """Return the kernel whose problems are some calls."""
+        configurations = list(map(dict, self.configurations))
+        options = self.options
+        return DecoratedKernel(
+            self.base, self.name, configurations, calls, options.reference, options.tolerance
+        )
+
+    def described(self, bound: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Operand]]:
+        """Return a call without its launches, and its arrays; raise `UsageError` if only Triton can launch it."""
+        if other := [name for name in bound if name not in self.parameters]:
+            raise UsageError(f"{other[0]} is an option of Triton")
+        arguments, operands, constants = dict[str, Any](), dict[str, Operand](), dict[str, Any]()
+        types = list[str]()
+        for name in self.parameters:
+            value = bound.get(name, self.defaults.get(name))
+            if name in self.constants or (name in bound and value is None):
+                constants[name] = value
+                types += [] if name in self.constants else ["none"]
+            elif name in bound:
+                arguments[name], type_name, operand = passed(name, value, [*bound].index(name))
+                operands |= {} if operand is None else {name: operand}
+                types.append(type_name)
+            elif name not in self.tuned and name not in self.heuristics:
+                raise UsageError(f"{name} is left out, but is passed to the device")
+        keys = {name: bound.get(name) for name in self.keys if name not in operands}
+        fields = {
+            **keys,
+            **{name: constants[name] for name in constants if name in self.constants},
+        }
+        problem = {name.lower(): field_of(name, value) for name, value in fields.items()}
+        problem[TYPES] = "-".join(types)
+        return RecordedCall(problem, arguments, constants, file=self.file), operands
+
+    def launch(self, call: NewCall, c: Configuration, config: Config) -> ConfiguredLaunch:
+        """Return how a configuration launches a call, without the work of hooks before it."""
+        meta = {**self.defaults, **call.bound, **config.all_kwargs()}
+        constants = dict[str, Any]()
+        for name, heuristic in self.heuristics.items():
+            constants[name] = meta[name] = heuristic(meta)
+        grid = call.grid(meta) if callable(call.grid) else call.grid
+        return ConfiguredLaunch(dict(c), tuple(map(int, grid)), constants)
+
+    def fits(self, call: RecordedCall) -> bool:
+        """Return whether a recorded call passes what the function takes now."""
+        taken = [n for n in self.parameters if n not in self.tuned | self.heuristics.keys()]
+        arrays = [n for n, value in call.arguments.items() if isinstance(value, PassedArray)]
+        fields = {n.lower() for n in (*self.keys, *self.constants) if n not in arrays}
+        return (
+            call.file == self.file
+            and self.constants <= call.constants.keys()
+            and [n for n in taken if n not in call.constants] == list(call.arguments)
+            and set(taken) == call.arguments.keys() | call.constants.keys()
+            and fields | {TYPES} == call.problem.keys()
+            and not self.configurations.keys().isdisjoint(listed_in(call))
+        )
+
+
+def listed_in(call: RecordedCall) -> set[Configuration]:
+    """Return the configurations that a call was recorded with."""
+    launched = (launch.configuration for launch in call.launches)
+    return {*map(Configuration, (*launched, *call.pruned))}

@@ -1,0 +1,127 @@
+"""Checks the arguments of the decorator, and lists the configurations that they name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from triton.runtime.autotuner import Config
+
+from autotune.calling.first_call import VARIABLE, tuning
+from autotune.errors import UsageError, unknown
+from autotune.kernel.names import refuse
+from autotune.search.session import Budget
+from autotune.values import Configuration
+
+#: Options of `triton.Config` and their defaults.
+OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
+_MOST_CONFIGURATIONS = 20_000
+_LISTED = "a parameter takes a tuple of values"
+#: Arguments of `triton.autotune` that say how it measures, or restore what its measuring overwrote.
+_IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "post_hook"}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of the decorator that `triton.autotune` does not have; see `autotune`."""
+
+    reference: Callable[..., Mapping[str, Any]] | None
+    tolerance: float | None
+    tune: str
+    budget: str
+    name: str | None
+
+    def check(self) -> None:
+        """Raise `UsageError` if ``tune``, its variable or ``budget`` is wrong."""
+        tuning(self.tune)
+        tuning(os.environ.get(VARIABLE) or self.tune, name=VARIABLE)
+        Budget.parse(str(self.budget))
+
+
+def listed_configurations(
+    configs: Sequence[Config] | None, key: Sequence[str], parameters: Mapping[str, Any]
+) -> list[Config]:
+    """Return the configurations of the decorator; raise `UsageError` if its arguments do not fit."""
+    given = {name: values for name, values in parameters.items() if name not in _IGNORED}
+    is_list = configs is None or _is_list(configs, Config)
+    refuse(
+        (
+            (configs is None) == (not given),
+            "autotune: give configs=[...], or parameters such as BLOCK=(64, 128)",
+        ),
+        (not is_list, "autotune: configs must be a list of triton.Config"),
+        (not _is_list(key, str), f"autotune: key={key!r}: give a list of names, as key=['n']"),
+        *(
+            (
+                not _is_list(values) or not len(values),
+                f"autotune: {name}={values!r}: {_LISTED}: {name}=(64, 128)",
+            )
+            for name, values in given.items()
+        ),
+    )
+    return list(_every(given)) if configs is None else list(configs)
+
+
+def argument_names(fn: Any, key: Sequence[str], configs: Sequence[Config]) -> list[str]:
+    """Return the names of a function's arguments; raise `UsageError` if ``key`` or a configuration has others."""
+    inner, names = fn, getattr(fn, "arg_names", None)
+    while hasattr(inner, "fn"):
+        inner = inner.fn
+    where = f"autotune: {getattr(inner, '__name__', inner)}"
+    if names is None:
+        raise UsageError(f"{where} is no Triton function; write @triton.jit below @autotune(...)")
+    known = [*names, *OPTIONS]
+    used = {name for config in configs for name in config.kwargs}
+    refuse(
+        *((name not in names, f"{where}: {unknown('key', name, names)}") for name in key),
+        *(
+            (name not in _compile_options(), f"{where}: {unknown('parameter', name, known)}")
+            for name in sorted(used.difference(names))
+        ),
+    )
+    return list(names)
+
+
+def as_recorded(name: str, configs: Sequence[Config]) -> dict[Configuration, Config]:
+    """Return configurations as records hold them, without options that are the default in all of them."""
+    every = [{**config.kwargs, **OPTIONS, **config.all_kwargs()} for config in configs]
+    names = [
+        parameter
+        for parameter in dict.fromkeys(parameter for values in every for parameter in values)
+        if parameter not in ("num_ctas", "maxnreg")
+        or any(values[parameter] != OPTIONS[parameter] for values in every)
+    ]
+    for values in every:
+        if lacking := [parameter for parameter in names if values.get(parameter) is None]:
+            text = f"autotune: {name}: a configuration lacks {lacking[0]}, which others have"
+            raise UsageError(f"{text}; give it in all")
+    made = [
+        Configuration({parameter: values[parameter] for parameter in names}) for values in every
+    ]
+    return dict(zip(made, configs, strict=True))
+
+
+def _is_list(given: Any, kind: type = object) -> bool:
+    """Return whether an argument is a list, a tuple or the like, of values of one kind."""
+    is_several = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+    return is_several and not isinstance(given, str) and all(isinstance(v, kind) for v in given)
+
+
+def _compile_options() -> set[str]:
+    from triton.backends.nvidia.compiler import CUDAOptions
+
+    return {*CUDAOptions.__dataclass_fields__}
+
+
+def _every(given: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
+    total = np.prod([len(values) for values in given.values()], dtype=float)
+    if total > _MOST_CONFIGURATIONS:
+        raise UsageError(f"autotune: {total:.0f} configurations, at most {_MOST_CONFIGURATIONS}")
+    for values in product(*given.values()):
+        chosen = dict(zip(given, values, strict=True))
+        options = {name: chosen.pop(name) for name in OPTIONS if name in chosen}
+        yield Config(chosen, **options)

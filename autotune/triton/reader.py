@@ -1,0 +1,60 @@
+"""Reads the arguments of a call: a key that calls have in common which are treated alike, and what to launch with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune.calling.libraries import Library, Torch, kind_of
+from autotune.errors import UsageError
+from autotune.languages.base import ALIGNMENT
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A way to read arguments of some types and names."""
+
+    names: list[str]
+    #: Whether the number itself decides what is tuned or compiled, for each argument.
+    is_exact: list[bool]
+    #: Returns the key of a call, and the addresses and numbers to launch with.
+    read: Callable[[Sequence[Any]], tuple[object, list[Any]]]
+
+
+def reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> Any:
+    """Return the function of a `Reader`, as one expression: it is called millions of times.
+
+    ``number`` tells its keys from those of other readers.
+    """
+    seen, passed_on, aligned, known = [f"{number}"], list[str](), list[str](), dict[str, Any]()
+    begin = [f"({''.join(f'v{place}, ' for place in range(len(values)))}) = values"]
+    for place, (value, decides) in enumerate(zip(values, is_exact, strict=True)):
+        name, kind = f"v{place}", type(value)
+        try:
+            adapter = kind_of(value)
+        except UsageError:  # Triton launches
+            passed_on.append("None")
+            continue
+        if type(adapter) is Torch:  # as Triton specialises it: whatever its shape
+            begin.append(f"p{place} = {name}.data_ptr()")
+            seen += [f"{name}.dtype", f"{name}.{'get_device()' if adapter.several else 'is_cuda'}"]
+            aligned.append(f"p{place}")
+            passed_on.append(f"p{place}")
+        elif isinstance(adapter, Library):
+            known[f"seen{place}"] = adapter.seen
+            begin += [f"p{place} = []", f"k{place} = seen{place}({name}, p{place})"]
+            seen.append(f"k{place}")
+            passed_on.append(f"*p{place}")
+        else:
+            if kind is int and not decides:
+                seen += [f"2 if {name} == 1 else {name} % 16 == 0"]
+                seen += [f"-2147483648 <= {name} < 2147483648"]
+            elif kind is not float or decides:
+                seen.append(name)
+            passed_on.append(name)
+    seen += [f"({' | '.join(aligned)}) % {ALIGNMENT} == 0"] if aligned else []
+    result = f"({', '.join(seen)},), [{', '.join(passed_on)}]"
+    lines = "".join(f"    {line}\n" for line in [*begin, f"return {result}"])
+    exec(f"def read(values):\n{lines}", known)
+    return known["read"]

@@ -1,0 +1,153 @@
+"""Chooses the configuration of a call by the records, after a search on copies of its arrays if one is due."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from autotune.calling.choice import Choice
+from autotune.calling.first_call import OFF, VARIABLE, in_turn, tuning
+from autotune.calling.libraries import DeviceLibrary, cupy, kind_of
+from autotune.calling.loaded import is_capturing, on_device
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, UsageError
+from autotune.front import tune_call
+from autotune.kernel.operand import Operand
+from autotune.kernel.source import source_fingerprint
+from autotune.measure.measurement import Status
+from autotune.search.session import Budget
+from autotune.triton.calls import RecordedCall, copy_of, memory_of, with_data
+from autotune.triton.decorated_kernel import DecoratedKernel
+from autotune.triton.function import NewCall, TritonFunction
+from autotune.tuned.answer import TunedConfig
+from autotune.tuned.lookup import lookup
+from autotune.tuned.table import EXACT
+from autotune.values import Configuration, Problem
+
+#: Longest time to verify and time one configuration while a caller waits: a kernel that takes longer hangs.
+_LONGEST_S = 5.0
+
+
+def chosen(
+    function: TritonFunction,
+    kernel: DecoratedKernel,
+    call: NewCall,
+    device: Device,
+    with_launches: Callable[[NewCall], RecordedCall],
+) -> tuple[Choice, bool]:
+    """Return the configuration of a call, and whether it stays: a search in the background may change it.
+
+    The problem of ``kernel`` is the call. ``with_launches`` adds the launch of each configuration to a call,
+    for a search.
+    """
+    found, is_settled = _found(kernel, call.problem, device), True
+    mode = os.environ.get(VARIABLE) or function.options.tune
+    if mode != OFF and len(call.kept) > 1 and not _is_known(kernel, found):
+        stream = _stream_of(call)
+        is_settled = not is_capturing(stream)
+        if is_settled and tuning(mode, name=VARIABLE).in_background:
+            key = id(function), call.problem, device.selector
+            begin = partial(_begun, function, call, device, stream, with_launches)
+            is_settled = in_turn(key, f"{kernel.name} ({call.problem})", begin, True)
+        elif is_settled:
+            _tune(function, call, device, with_launches)
+        found = _found(kernel, call.problem, device)
+    if found is not None and Configuration(dict(found)) in call.kept:
+        choice = Choice(kernel.name, call.problem, Configuration(dict(found)), found)
+    else:
+        choice = Choice(kernel.name, call.problem, next(iter(call.kept)), None)
+    return choice, is_settled
+
+
+def _tune(
+    function: TritonFunction,
+    call: NewCall,
+    device: Device,
+    with_launches: Callable[[NewCall], RecordedCall],
+) -> None:
+    """Search while the caller waits; warn of wrong configurations."""
+    try:
+        wrong = _search(function, with_launches(call), call.bound, call.operands, device)
+    except AutotuneError as error:
+        wrong = [f"not tuned: {error}"]
+    for text in wrong:
+        warnings.warn(f"{function.name}: {text}", stacklevel=6)
+
+
+def _begun(
+    function: TritonFunction,
+    call: NewCall,
+    device: Device,
+    stream: int,
+    with_launches: Callable[[NewCall], RecordedCall],
+) -> Callable[[], str]:
+    """Copy a call's arrays on the device, in order with its stream; return a function that searches on the copies."""
+    recorded, copies, operands = with_launches(call), dict(call.bound), dict(call.operands)
+    for name, operand in call.operands.items():
+        copies[name] = copy_of(call.bound[name], operand)
+        operands[name] = Operand.new(memory_of(operand).shape, operand.dtype)
+    with on_device(device.index):
+        copied = cupy().cuda.Event(disable_timing=True)
+        cupy().cuda.runtime.eventRecord(copied.ptr, stream)
+
+    def work() -> str:
+        copied.synchronize()
+        return "; ".join(_search(function, recorded, copies, operands, device))
+
+    return work
+
+
+def _search(
+    function: TritonFunction,
+    call: RecordedCall,
+    bound: Mapping[str, Any],
+    operands: Mapping[str, Operand],
+    device: Device,
+) -> list[str]:
+    """Search on copies of a call's arrays in other processes; return a line for each wrong configuration."""
+
+    def kernel_with_data(folder: Path) -> DecoratedKernel:
+        return function.kernel([with_data(call, bound, operands, folder)])
+
+    result = tune_call(
+        function.kernel([call]),
+        device,
+        Problem(call.problem),
+        kernel_with_data,
+        budget=Budget.parse(function.options.budget),
+        timeout_s=_LONGEST_S,
+        command="autotune.triton",
+    )
+    return [
+        f"{row.configuration} is never chosen ({row.status}): {row.message}"
+        for tried in result.problems
+        for row in tried.measured
+        if row.status in (Status.WRONG_RESULT, Status.CRASHED, Status.TIMED_OUT)
+    ]
+
+
+def _found(kernel: DecoratedKernel, problem: Problem, device: Device) -> TunedConfig | None:
+    """Return the answer of the records; None if they have none."""
+    try:
+        return lookup(kernel.name, device=device, project=kernel.project, **problem)
+    except UsageError:
+        return None
+
+
+def _is_known(kernel: DecoratedKernel, found: TunedConfig | None) -> bool:
+    """Return whether an answer was tuned for this problem and the current source."""
+    if found is None or found.quality != EXACT or found.origin is None:
+        return False
+    return found.origin.source == source_fingerprint(kernel)
+
+
+def _stream_of(call: NewCall) -> int:
+    """Return the caller's stream."""
+    array = next(call.bound[name] for name in call.operands)
+    library = kind_of(array)
+    assert isinstance(library, DeviceLibrary)
+    return library.stream_asker()(library.device_index(array) or 0)
