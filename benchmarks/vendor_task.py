@@ -319,7 +319,8 @@ def _right_rivals(
     from rivals import further
     from vendor_library import CallFailed
 
-    from autotune.devices.cuda import CudaExecutor, CudaTimer
+    from autotune.devices.cuda_executor import CudaExecutor
+    from autotune.devices.cuda_timer import CudaTimer
 
     assert isinstance(executor, CudaExecutor)
     try:

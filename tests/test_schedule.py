@@ -260,7 +260,7 @@ def test_schedule_prints_or_writes(
 def test_without_a_gpu_the_machine_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("autotune.devices.cuda.CudaBackend.devices", lambda self: [])
+    monkeypatch.setattr("autotune.devices.cuda_backend.CudaBackend.devices", lambda self: [])
     assert run(["retune", "--schedule", "cron"]) == 0
     assert "--arch" not in capsys.readouterr().out
     assert run(["retune", "--schedule", "github"]) == 2

@@ -1,6 +1,6 @@
 """Finds backends by name, and devices by selector.
 
-`cuda` compiles with NVRTC and launches with CuPy; `opencl` uses any OpenCL device.
+``cuda`` compiles with NVRTC and launches with CuPy; ``opencl`` uses any OpenCL device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def backend(name: str) -> Backend:
     """Return a backend by name, and import only that one."""
     with needing(f"the {name} backend"):
         if name == "cuda":
-            from autotune.devices.cuda import CudaBackend
+            from autotune.devices.cuda_backend import CudaBackend
 
             return CudaBackend()
         if name == "opencl":

@@ -26,7 +26,8 @@ from typing import Any
 from autotune.data.arguments import Argument
 from autotune.data.dataset import EXACT, Dataset
 from autotune.devices.base import Binary, ContextLostError, LaunchError
-from autotune.devices.cuda import CudaBuffer, CudaExecutor
+from autotune.devices.cuda_executor import CudaExecutor
+from autotune.devices.cuda_memory import CudaBuffer
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError

@@ -10,7 +10,7 @@ from sample_spaces import SOURCE, changed, write_space
 
 from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.cuda import CudaTimer
+from autotune.devices.cuda_timer import CudaTimer
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import LaunchSequence, over_limit

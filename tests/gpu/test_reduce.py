@@ -11,7 +11,7 @@ from accuracy import FACTOR, sums
 from autotune.compiling.binaries import compile_now
 from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
-from autotune.devices.cuda import CudaBackend
+from autotune.devices.cuda_backend import CudaBackend
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.space import enumerate_space

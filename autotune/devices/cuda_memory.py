@@ -1,0 +1,65 @@
+"""Buffers of a CUDA device between guard bands, and fast copies of large arrays to them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.arrays import usable_cores
+from autotune.devices.base import GUARD_BYTES
+
+#: Size from which threads and page-locked memory are worth their start.
+LARGE_UPLOAD_BYTES = 32 << 20
+#: Size of a piece, and number of pieces on their way at once: larger ones were not faster on 16 cores.
+_PIECE_BYTES, _THREADS = 16 << 20, 8
+
+
+class CudaBuffer:
+    """A guarded allocation: ``whole`` with its guard bands, ``inner`` without."""
+
+    def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
+        padded = -(-(offset_bytes + nbytes) // 256) * 256
+        begin = GUARD_BYTES + offset_bytes
+        self.nbytes = nbytes
+        self.whole = cupy.empty(GUARD_BYTES + padded + GUARD_BYTES, cupy.uint8)
+        self.inner = self.whole[begin : begin + nbytes]
+        self.guards = (self.whole[:begin], self.whole[begin + nbytes :])
+
+
+class Uploader:
+    """Copies large arrays to a device, in page-locked pieces that several threads fill.
+
+    The driver copies ordinary memory through one staging buffer and one thread, several times slower than
+    the bus. Pages of a mapped file are read by the first thread that touches them, here by all.
+    """
+
+    def __init__(self, cupy: Any, device_index: int) -> None:
+        self._cupy, self._device_index = cupy, device_index
+        cuda = cupy.cuda
+        memory = [
+            cuda.alloc_pinned_memory(_PIECE_BYTES) for _ in range(min(_THREADS, usable_cores()))
+        ]
+        self._lanes = [
+            (np.frombuffer(piece, np.uint8, _PIECE_BYTES), cuda.Stream(non_blocking=True))
+            for piece in memory
+        ]
+
+    def copy(self, target: int, raw: NDArray[np.uint8]) -> None:
+        """Copy bytes to a device address, and wait."""
+        threads, runtime = len(self._lanes), self._cupy.cuda.runtime
+
+        def copy_lane(lane: int) -> None:
+            piece, stream = self._lanes[lane]
+            self._cupy.cuda.Device(self._device_index).use()  # of this thread
+            for begin in range(lane * _PIECE_BYTES, raw.size, threads * _PIECE_BYTES):
+                part = raw[begin : begin + _PIECE_BYTES]
+                np.copyto(piece[: part.size], part)
+                source, kind = piece.ctypes.data, runtime.memcpyHostToDevice
+                runtime.memcpyAsync(target + begin, source, part.size, kind, stream.ptr)
+                stream.synchronize()
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(copy_lane, range(threads)))
