@@ -115,9 +115,9 @@ class Problem(Fields):
     Parameters
     ----------
     values : mapping, optional
-        Values by name of the field.
+        Fields by name.
     **named : int or str
-        More of them.
+        Further fields, in lower case: ``Problem(m=1024, n=64)``.
     """
 
     __slots__ = ()

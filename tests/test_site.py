@@ -23,8 +23,8 @@ PAGES = [
     *sorted(DOCS.glob("**/*.md")),
 ]
 #: Pages of docstrings.
-REFERENCE = [DOCS / "api.md"]
-#: The page with tables of what space files use, and its sections by title.
+REFERENCE = [DOCS / "api.md", DOCS / "spaces.md"]
+#: The page of space files, and its sections by title.
 SPACES = (DOCS / "spaces.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"(?ms)^## (.+?)\n(.*?)(?=^## |\Z)", SPACES))
 #: Modules whose public functions are all shown, beside the names of `autotune` itself.

@@ -27,19 +27,29 @@ class NewArray:
 
 @dataclass(frozen=True)
 class Operand:
-    """An array that was passed, or is to be made; or a view of one."""
+    """An array of a call, an array to be made, or a view of one.
 
-    #: Elements along each axis.
+    Parameters
+    ----------
+    shape : tuple of int
+        Elements along each axis.
+    strides : tuple of int
+        Elements from one to the next along each axis.
+    dtype : str
+        NumPy's name of the type.
+    offset : int
+        Elements between a boundary of 16 bytes and the first element.
+    source : object
+        Argument of the call that this is a view of: its position or name; or a new array.
+    begin : int
+        Elements between the first of ``source`` and the first of this view.
+    """
+
     shape: tuple[int, ...]
-    #: Elements from one to the next along each axis.
     strides: tuple[int, ...]
-    #: NumPy's name of the type.
     dtype: str = "float32"
-    #: Elements past a boundary of `ALIGNMENT` bytes at which the first one lies.
     offset: int = 0
-    #: The argument of the call that it is a view of, by position or name; or a `NewArray`.
     source: Any = field(default=None, compare=False)
-    #: Elements between the first of ``source`` and the first of this.
     begin: int = 0
 
     @classmethod
@@ -156,7 +166,15 @@ class Operand:
 
 @dataclass(frozen=True, init=False)
 class Instead:
-    """An answer of a `call` function: call another kernel, with operands of this call, views or scalars."""
+    """An answer of a `call` function: call another kernel.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the other kernel.
+    *args, **named
+        Its arguments: operands of this call, views of them, and scalars.
+    """
 
     kernel: str
     args: tuple[Any, ...]
@@ -199,7 +217,13 @@ class Instead:
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """An answer of a `call` function: nothing has to be launched for these results."""
+    """An answer of a `call` function: no launch is needed for these results.
+
+    Parameters
+    ----------
+    results : tuple of Operand
+        Operands that were passed, or `Operand.new`.
+    """
 
     results: tuple[Operand, ...]
 

@@ -24,28 +24,43 @@ from autotune.values import Configuration, Problem, Value
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch."""
+    """One kernel launch.
 
-    #: Blocks in x, y, z; missing ones are 1. May depend on the problem.
+    Parameters
+    ----------
+    grid : tuple of int
+        Blocks in x, y, z; missing ones are 1. May depend on the problem.
+    block : tuple of int
+        Threads in x, y, z; missing ones are 1. Must not depend on the problem. Left out in Triton.
+    shared_bytes : int
+        Dynamic shared memory per block. Must not depend on the problem.
+    entry : str, optional
+        Function to launch. Default: the kernel's name, or the function of its source.
+    args : tuple, optional
+        Names of arguments and scratch buffers, or integers (passed as 32-bit), in the function's order.
+        Default: all arguments, then all scratch buffers.
+    """
+
     grid: tuple[Any, ...]
-    #: Threads in x, y, z; missing ones are 1. Must not depend on the problem. Triton decides it itself.
     block: tuple[int, ...] = ()
-    #: Dynamic shared memory per block. Must not depend on the problem.
     shared_bytes: int = 0
-    #: Function to launch; default: the kernel's name.
     entry: str | None = None
-    #: Names of arguments and scratch buffers, or integers (passed as 32-bit), in the function's order;
-    #: default: all arguments, then all scratch buffers.
     args: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True)
 class Fill:
-    """Set every element of an output or scratch buffer to one value, as a step of the sequence."""
+    """Set every element of an output or scratch buffer to one value, as a step of the sequence.
 
-    #: The argument or scratch buffer.
+    Parameters
+    ----------
+    name : str
+        The argument or scratch buffer.
+    value : float
+        Converted to the buffer's type.
+    """
+
     name: str
-    #: Converted to the buffer's type.
     value: float = 0
 
 
@@ -54,30 +69,43 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: poisoned before every check, in turn with NaN and with a large number."""
+    """An output: poisoned before every check, in turn with NaN and with a large number.
 
-    #: Elements along each axis, or one number; may depend on the problem.
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Elements along each axis; may depend on the problem.
+    dtype : str or numpy.dtype
+        Type of the elements, as NumPy takes it, or ``bfloat16``.
+    """
+
     shape: tuple[int, ...]
-    #: As NumPy takes it, or ``bfloat16``.
     dtype: Any = "float32"
 
 
 @dataclass(frozen=True, eq=False)
 class InOut:
-    """An argument read and written: restored from this array before every check."""
+    """An argument that the kernel reads and writes: restored before every check.
+
+    Parameters
+    ----------
+    array : numpy.ndarray or BFloat16
+        Content before a launch, in the type that the kernel reads.
+    """
 
     array: Any
 
 
 class BFloat16:
-    """An array of bfloat16, which NumPy has no type for: an input, or the array of an `InOut`.
+    """An array of bfloat16: an input, or the array of an `InOut`.
 
-    A reference gets its values as float64.
+    NumPy has no such type. A reference gets the values as float64. An output is
+    ``Out(shape, "bfloat16")``; a scratch buffer cannot be of bfloat16.
 
     Parameters
     ----------
     array : array
-        Bits, as uint16; other numbers are rounded.
+        Bits, as uint16; other numbers are rounded to the nearest.
     """
 
     def __init__(self, array: Any) -> None:
@@ -93,23 +121,37 @@ class BFloat16:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A module symbol (``__constant__``) of this name, set before the first launch."""
+    """A module symbol (``__constant__``) with the argument's name, set before the first launch.
 
-    #: Of the shape and type of the symbol.
+    Parameters
+    ----------
+    array : numpy.ndarray
+        In the shape and type of the symbol.
+    """
+
     array: Any
 
 
 @dataclass(frozen=True)
 class Work:
-    """The least that one problem costs, whatever the configuration."""
+    """The least cost of a problem, for every configuration. Amounts are finite and at least 0.
 
-    #: Floating-point operations; a multiply-add is two.
+    Parameters
+    ----------
+    flops : float
+        Floating-point operations; a multiply-add is two.
+    bytes_read : float
+        Bytes that must come from device memory.
+    bytes_written : float
+        Bytes that must go to device memory.
+    pipe : str
+        The unit that does the arithmetic and so decides the peak: ``fp32``, or ``tensor`` for products
+        of halves or bfloat16 on tensor cores. Other names have no limit.
+    """
+
     flops: float = 0
-    #: Bytes that must come from device memory, and go there.
     bytes_read: float = 0
     bytes_written: float = 0
-    #: The unit that does the arithmetic, so that peaks are compared alike: ``fp32``; ``tensor`` for
-    #: products of halves or bfloat16 on tensor cores; other names, whose rates nothing measures.
     pipe: str = "fp32"
 
 
