@@ -46,7 +46,7 @@ def compiled_in(
     launches: dict[str, list[list[Passed]]] = {}
     for step in plan.launches:
         given = known if step.args is None else step.args
-        passed = [_passed_as(kernel, each, known, scalars.get(COMPUTED)) for each in given]
+        passed = [_passed_as(kernel, argument, known, scalars.get(COMPUTED)) for argument in given]
         launches.setdefault(str(step.entry), []).append(passed)
     values, symbols = kernel.values_of(configuration, problem), dict[str, str]()
     try:

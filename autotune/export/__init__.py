@@ -1,7 +1,8 @@
 """Formats that results are exported to: from tuned records, or from measurements, to the text of named files.
 
-Equal input gives equal bytes (for `cuda` the kernel's declaration and sources are input too). Knows no places and
-writes nothing; a format is imported when it is used. Public modules: `cpp`, `cuda`, `header`.
+Equal input gives equal bytes (for ``cuda`` the kernel's declaration and sources are input too). Knows no places and
+writes nothing; a format is imported when it is used. Public modules: `header`; `launcher` with `signature` and
+`sequence` for CUDA sources; `cpp`, the text of both.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
     if not records:
         raise UsageError("nothing is tuned yet, so there is nothing to export")
     if format == "cuda":
-        from autotune.export import cuda
+        from autotune.export import launcher
 
-        return cuda.render(records)
+        return launcher.render(records)
     from autotune.export import header
 
     return {f"{records[0].kernel}.hpp": header.render(records)}
