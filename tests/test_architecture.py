@@ -44,15 +44,12 @@ LONG_MODULES = {
     "cli/records.py",
     "export/header.py",
     "run/matrix.py",
-    "search/proposals.py",
     "tuned/record.py",
     "tuned/table.py",
 }
 LONG_FUNCTIONS = {
     "api.py: tune",
     "kernel/declaration.py: __init__",
-    "run/searching.py: search",
-    "search/kernel_tuner.py: _searchspace",
 }
 #: Modules that may build a `Request`, then those that still do. None is added.
 REQUEST_BUILDERS = {

@@ -26,7 +26,7 @@ from autotune.tuned.lookup import lookup
 from autotune.tuned.table import DEFAULT, distance, place_of
 from autotune.values import Configuration, Problem
 
-#: The winners of so many problems, those nearest by size, are tried first on the next.
+#: The winners of this many problems, the nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
 #: Octaves of a size, and powers of two that it is divisible by, that put two problems at a distance of 1.
 _OCTAVES, _TWOS = 4, 4
@@ -83,68 +83,24 @@ class ProblemSearch:
     ) -> SearchedProblem:
         """Search one problem, beginning with the winners of the nearest problems searched before.
 
-        Where this problem was searched ``before``, its search goes on.
+        If this problem was searched ``before``, its search continues.
         """
         bench = self.bench
         begun, begun_s = time.monotonic(), bench.clock_s()
-        earlier = next((found for found in before if found.problem == problem), None)
-        others = [found for found in before if found is not earlier]
-        asked = dict(earlier.asked) if earlier else {}
-        goal = bench.request.goal
-        if isinstance(goal, VerifyOne):
-            goal.require_member(bench.kernel, bench.device, space)
-            first = [goal.configuration]
-        else:
-            first = [] if earlier else self._known(problem, others)
-        features, *theirs = coordinates([problem, *(found.problem for found in others)])
-        related = [
-            RelatedProblem(at, found.asked) for at, found in zip(theirs, others, strict=True)
-        ]
-        compiled = frozenset[int]().union(*(found.compiled for found in before))
+        earlier, others = _earlier_and_others(problem, before)
+        first = self._first(problem, space, earlier, others)
         self.listener(Phase(problem, "inputs"))
         bench.start()
         if bench.device.is_cuda:  # compilers begin while inputs are made and uploaded
-            numbers = [number_in(space, configuration) for configuration in first]
-            numbers += range(len(space)) if self._is_whole(space, budget) else ()
-            valid = (space.configuration(n) for n in dict.fromkeys(numbers) if n is not None)
-            bench.compilers.suggest(
-                bench.compile_job(configuration, problem)
-                for configuration in valid
-                if bench.kernel.allows(configuration, problem)
-            )
+            self._suggest(problem, space, budget, first)
         job = bench.job(problem)
         bench.worker.prepare(job)
-        evaluator = DeviceEvaluator(
-            bench.kernel,
-            job,
-            bench.compilers,
-            bench.worker,
-            stopping_rule(bench.device),
-            zip(bench.request.others, bench.workers[1:], strict=True),
-        )
-        seconds = budget.seconds
-        if seconds is not None:
-            seconds = max(1.0, seconds - (bench.clock_s() - begun_s))
-        with evaluator:
-            session = SearchSession(
-                space=space,
-                evaluator=evaluator,
-                store=self.store,
-                run_id=self.run_id,
-                scope=bench.scope(problem),
-                budget=Budget(seconds, budget.evaluations),
-                listener=self.listener,
-                fresh=goal.fresh,
-                others=bench.site.remembered(bench.request),
-                objective=bench.request.objective,
-                problem_features=features,
-                related=related,
-                compiled=compiled,
-                asked=asked,
-            )
-            for measurement in asked.values():
+        spent_s = bench.clock_s() - begun_s
+        with self._evaluator(job) as evaluator:
+            session = self._session(problem, space, evaluator, _less(budget, spent_s), before)
+            for measurement in session.asked.values():
                 evaluator.recall(measurement)
-            seed = bench.request.seed + len(asked) + _APART * self.number
+            seed = bench.request.seed + len(session.asked) + _APART * self.number
             search(session, self._strategy(budget), seed, first)
         bench.compilers.drop()
         return SearchedProblem(
@@ -158,6 +114,76 @@ class ProblemSearch:
             {**(earlier.twins if earlier else {}), **evaluator.twins},
             earlier.searches + 1 if earlier else 1,
             session.outlook,
+        )
+
+    def _first(
+        self,
+        problem: Problem,
+        space: Space,
+        earlier: SearchedProblem | None,
+        others: Sequence[SearchedProblem],
+    ) -> list[Configuration]:
+        """Return the configurations to measure first."""
+        goal = self.bench.request.goal
+        if isinstance(goal, VerifyOne):
+            goal.require_member(self.bench.kernel, self.bench.device, space)
+            return [goal.configuration]
+        return [] if earlier else self._known(problem, others)
+
+    def _suggest(
+        self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
+    ) -> None:
+        """Give compilers the first configurations, and a small space whole."""
+        bench = self.bench
+        numbers = [number_in(space, configuration) for configuration in first]
+        numbers += range(len(space)) if self._is_whole(space, budget) else ()
+        valid = (space.configuration(n) for n in dict.fromkeys(numbers) if n is not None)
+        bench.compilers.suggest(
+            bench.compile_job(configuration, problem)
+            for configuration in valid
+            if bench.kernel.allows(configuration, problem)
+        )
+
+    def _evaluator(self, job: Job) -> DeviceEvaluator:
+        bench = self.bench
+        return DeviceEvaluator(
+            bench.kernel,
+            job,
+            bench.compilers,
+            bench.worker,
+            stopping_rule(bench.device),
+            zip(bench.request.others, bench.workers[1:], strict=True),
+        )
+
+    def _session(
+        self,
+        problem: Problem,
+        space: Space,
+        evaluator: DeviceEvaluator,
+        budget: Budget,
+        before: Sequence[SearchedProblem],
+    ) -> SearchSession:
+        bench = self.bench
+        earlier, others = _earlier_and_others(problem, before)
+        features, *theirs = coordinates([problem, *(found.problem for found in others)])
+        return SearchSession(
+            space=space,
+            evaluator=evaluator,
+            store=self.store,
+            run_id=self.run_id,
+            scope=bench.scope(problem),
+            budget=budget,
+            listener=self.listener,
+            fresh=bench.request.goal.fresh,
+            others=bench.site.remembered(bench.request),
+            objective=bench.request.objective,
+            problem_features=features,
+            related=[
+                RelatedProblem(place, found.asked)
+                for place, found in zip(theirs, others, strict=True)
+            ],
+            compiled=frozenset[int]().union(*(found.compiled for found in before)),
+            asked=dict(earlier.asked) if earlier else {},
         )
 
     def _known(self, problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
@@ -188,6 +214,20 @@ class ProblemSearch:
         is_time_scarce = budget.evaluations is None and self.bench.device.is_cuda
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
         return find(request.goal.strategy, at_once, max(at_once, ahead))
+
+
+def _earlier_and_others(
+    problem: Problem, before: Sequence[SearchedProblem]
+) -> tuple[SearchedProblem | None, list[SearchedProblem]]:
+    """Return the earlier search of a problem, and the searches of other problems."""
+    earlier = next((found for found in before if found.problem == problem), None)
+    return earlier, [found for found in before if found is not earlier]
+
+
+def _less(budget: Budget, spent_s: float) -> Budget:
+    """Return what is left of a budget: at least a second."""
+    seconds = None if budget.seconds is None else max(1.0, budget.seconds - spent_s)
+    return Budget(seconds, budget.evaluations)
 
 
 def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configuration]:

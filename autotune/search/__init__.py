@@ -5,9 +5,10 @@
 `strategies`   the strategies by name; random, exhaustive and ordered search
 `session`      memory, budget, rows, resume and events of one search
 `auto`         our own strategies, by the model
-`proposals`    expected improvement: which configuration next, and when to end
+`proposals`    which configuration next, and when to end
+`acquisition`  the expected improvement of candidates by one fit of the model
 `surrogate`    the model: features of configurations, a Gaussian process
-`kernel_tuner` Kernel Tuner's strategies
+`kernel_tuner` Kernel Tuner's strategies; `kernel_tuner_space`: a space of ours as theirs
 `optuna`       Optuna's samplers
 `lattice`      the space as a grid of ranks, for the adapters of these libraries
 ============== =======================================================================

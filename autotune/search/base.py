@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def is_measured_whole(count: int, evaluations: int | None, compiles_meanwhile: bool) -> bool:
-    """Return whether a search needs no model for a space of so many configurations.
+    """Return whether a search needs no model for a space of a number of configurations.
 
     A number of ``evaluations`` allows it, or under a time budget there are few; twice as many where
     others are compiled while one is measured.

@@ -1,7 +1,7 @@
 """Kernel Tuner's search strategies, run over our session: ``kt:NAME``.
 
-Only this module knows Kernel Tuner 1.5's internal classes. Its measuring loop, cache and budget are not
-used. A strategy sees
+Only this module and `kernel_tuner_space` know Kernel Tuner 1.5's internal classes. Its
+measuring loop, cache and budget are not used. A strategy sees
 
 * a search space that is our list of valid configurations, by rank of each value (`Lattice`): no
   restriction is parsed and Kernel Tuner's magic names mean nothing;
@@ -24,9 +24,8 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice, zip_longest
+from itertools import islice
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ import numpy as np
 from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
 from autotune.search.base import Session
-from autotune.search.lattice import Lattice, Ledger, Point
+from autotune.search.lattice import Ledger, Point, Stuck
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -66,9 +65,6 @@ STRATEGIES = {
 #: Proposals in a row without a new configuration, or one per configuration where those are fewer. A
 #: repeat costs some 0.1 ms, a measurement a second.
 PATIENCE = 100
-#: Questions to the search space between two proposals, after which a strategy loops: a genetic algorithm
-#: waits for ever for a child that differs from both of two equal parents.
-CIRCLES = 10_000
 #: Spaces with fewer configurations are measured in order: populations and tournaments have nothing to
 #: draw from (a pack needs three wolves, a crossover two parents).
 SMALLEST = 8
@@ -79,8 +75,6 @@ SCALE = 2
 #: Errors of strategies whose passes end with them, in Kernel Tuner 1.5: bayes_opt raises one where it
 #: finds no open configuration at random, greedy_ils where a neighbourhood is empty.
 FAILURES: dict[str, type[Exception]] = {"bayes_opt": ValueError, "greedy_ils": TypeError}
-#: Lists of neighbours kept: some 20 KB each.
-NEIGHBOURHOODS = 128
 #: Most configurations known beforehand that a first population is made of.
 _MOST_KNOWN = 32
 #: Configurations hinted at a time: as many as compilers do during a few compiles.
@@ -89,10 +83,6 @@ HINTED = 64
 
 class _Finished(Exception):
     """Every configuration is measured; passes through a strategy like `BudgetSpent`."""
-
-
-class _Stuck(Exception):
-    """A strategy asks its search space again and again and proposes nothing."""
 
 
 def search(name: str, space: Space, session: Session, rng: Generator) -> None:
@@ -120,7 +110,7 @@ def _run_once(name: str, module: Any, runner: Runner) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module.tune(searchspace, runner, _options(name, runner))
-    except (_Stuck, FAILURES.get(name, _Stuck)) as error:
+    except (Stuck, FAILURES.get(name, Stuck)) as error:
         cause = error
     if runner.proposals == before:
         raise AutotuneError(
@@ -138,118 +128,10 @@ def _strategy_module(name: str) -> Any:
 
 @lru_cache(1)
 def _searchspace(space: Space) -> Any:
-    """Return our list of configurations as a Kernel Tuner search space; one for all problems of a run.
+    """Return our list of configurations as a Kernel Tuner search space; one for all problems of a run."""
+    from autotune.search.kernel_tuner_space import LatticeSearchspace
 
-    ``from_cache`` takes a list of configurations as it is; a restriction would be called for every
-    point of the cartesian product. The list is in descending order, as Kernel Tuner's own solver
-    makes it. Repairs take the first neighbour in the list, so the order is part of a strategy
-    (adaptive_tabu_greywolf on gemm-RTX_3090: 50 evaluations to 95 % descending, 150 ascending).
-    """
-    from kernel_tuner.searchspace import Searchspace
-
-    class LatticeSearchspace(Searchspace):  # type: ignore[misc]
-        """Kernel Tuner's search space where parameters may not apply, without its own index.
-
-        Of 830,000 configurations with 36 parameters that takes 1.7 s to make, and a list of Hamming
-        neighbours 40 ms instead of 0.2.
-
-        A point is valid where its configuration is, whatever the parameters that do not apply. An
-        invalid point without neighbours has the nearest configurations as neighbours: strategies
-        repair by neighbours, and take a random configuration if there are none.
-        """
-
-        lattice = Lattice(space)
-        questions = 0
-
-        def begin(self, best: Sequence[int]) -> None:
-            """Serve another search, before which these were the best known, best first.
-
-            They are half of a first population: Kernel Tuner draws all of it at random, and little of
-            a thin space is worth anything.
-            """
-            self.best = [self.size - 1 - index for index in best]
-
-        def is_param_config_valid(self, param_config: Point) -> bool:
-            self.questions += 1
-            if self.questions > CIRCLES:
-                raise _Stuck("it loops")
-            return self.lattice.find(param_config) is not None
-
-        def get_random_sample_indices(self, num_samples: int) -> list[int]:
-            # The inherited way shuffles the whole list: 10 ms in a space of 830,000.
-            sample = random.sample(range(self.size), num_samples)
-            if num_samples > 1:
-                kept = self.best[: num_samples // 2]
-                drawn = [index for index in sample if index not in kept]
-                # At the end: some strategies put a random point in the first place.
-                sample = [*drawn[: num_samples - len(kept)], *kept]
-            return sample
-
-        def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
-            """Return the configurations nearest to a Latin hypercube; the inherited one has no seed."""
-            from scipy.stats.qmc import LatinHypercube
-
-            sizes = self.lattice.sizes
-            hypercube = LatinHypercube(
-                len(sizes), rng=np.random.default_rng(random.getrandbits(63))
-            )
-            points = hypercube.integers([0] * len(sizes), u_bounds=sizes, n=num_samples).tolist()
-            nearest = (self.lattice.nearest(point)[0] for point in points)
-            chosen = dict.fromkeys(self.size - 1 - number for number in nearest)
-            while len(chosen) < num_samples:
-                chosen[random.randrange(self.size)] = None
-            return list(chosen)
-
-        def get_neighbors_indices_no_cache(
-            self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
-        ) -> list[int]:
-            if neighbor_method == "Hamming":
-                found = self.lattice.changed_in_one(param_config)
-            elif neighbor_method == "closest-param-indices":
-                found = self.lattice.nearest(param_config)
-            else:  # every value occurs, so that the values adjacent in use are strictly adjacent
-                found = self.lattice.adjacent(param_config)
-            if not found and self.lattice.find(param_config) is None:
-                found = self.lattice.nearest(param_config)
-            return [self.size - 1 - index for index in reversed(found)]
-
-        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - such an object lives alone
-        def get_neighbors_indices(
-            self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
-        ) -> list[int]:
-            return self.get_neighbors_indices_no_cache(param_config, neighbor_method)
-
-        def likely_next(self, proposed: int, best: Sequence[int]) -> Iterable[int]:
-            """Return a proposal, and what differs in one parameter from it and from the best, by turns."""
-            points = map(self.lattice.point, (proposed, *best))
-            near = (reversed(self.get_neighbors_indices(point, "Hamming")) for point in points)
-            mixed = chain.from_iterable(zip_longest(*near, fillvalue=self.size - 1 - proposed))
-            return dict.fromkeys((proposed, *(self.size - 1 - index for index in mixed)))
-
-    lattice = LatticeSearchspace.lattice
-    names = [f"p{position}" for position in range(len(lattice.sizes))]
-    return LatticeSearchspace(
-        None,
-        None,
-        None,
-        from_cache={
-            "tune_params": {
-                name: list(range(size)) for name, size in zip(names, lattice.sizes, strict=True)
-            },
-            "cache": dict(enumerate(_CachedPoint(names, point) for point in lattice.points[::-1])),
-        },
-    )
-
-
-@dataclass(slots=True)
-class _CachedPoint:
-    """A configuration as Kernel Tuner's cache has it; a dict would take ten times the memory."""
-
-    names: list[str]
-    point: Any
-
-    def items(self) -> Iterable[tuple[str, int]]:
-        return zip(self.names, self.point.tolist(), strict=True)
+    return LatticeSearchspace(space)
 
 
 def _options(name: str, runner: Runner) -> Any:

@@ -21,6 +21,10 @@ Point = tuple[int, ...]
 BATCH = 64
 
 
+class Stuck(Exception):
+    """A strategy asks its search space again and again and proposes nothing."""
+
+
 class Lattice:
     """Configurations as points whose coordinates are ranks: position among the sorted values.
 

@@ -13,20 +13,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
+from autotune.search.acquisition import Fit, Observation, Transfer, targets_of
 from autotune.search.base import LEAST_RESULTS, RelatedProblem
 from autotune.search.surrogate import (
     Covariance,
     Encoding,
-    Features,
     Numbers,
     Points,
     Posterior,
-    Vector,
     fitted,
     one_thread,
 )
@@ -34,37 +31,27 @@ from autotune.search.surrogate import (
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Space-filling configurations before the first model, and the random ones they are chosen from.
+#: Space-filling configurations before the first model, and the random pool they are chosen from.
 START, POOL = 8, 500
-#: Each related problem makes so many fewer of them.
+#: Each related problem saves this many of them.
 START_LESS = 2
-#: All open configurations are candidates up to this many. In larger spaces as many random ones are,
-#: and those within two parameters of the best `TOP`.
+#: Up to this many open configurations all are candidates. In larger spaces the candidates are this many
+#: random ones, and those within two parameters of the `TOP` best.
 CANDIDATES, TOP = 4000, 5
-#: Random candidates where related problems make the model large, and candidates kept of all: those of
-#: most expected improvement, besides the compiled ones and the best's neighbours.
+#: Random candidates if related problems make the model large; and the candidates that are kept, by expected
+#: improvement, in addition to compiled ones and neighbours of the best.
 FEWER, KEPT = 1000, 500
-#: Times above this quantile count as it, so that bad regions do not bend the model. A time less than
-#: `LEAST` (of a logarithm) above the best always counts as itself.
-QUANTILE, LEAST = 0.5, 0.2
 #: Points that the covariance is fitted to, and points conditioned on: the best half, others at random.
 FIT, GIVEN = 150, 300
-#: One of so many proposals is the neighbour of the best with the least expected time; twice as often
-#: where related problems say what is good in general.
+#: Every eighth proposal is the neighbour of the best with the least expected time; every fourth if there
+#: are related problems, which know what is good in general.
 LOCAL_EVERY = 8
-#: The model is fitted again after so many results, and after this part of all.
-REFIT_LEAST, REFIT_EVERY = 4, 8
-#: Most proposals by one fit.
+#: Maximum number of proposals by one fit.
 SPARE = 128
-#: Density of the normal distribution at 0.
-_NORMAL = 0.39894
-#: Fewest times before there is a model.
+#: Minimum number of times for a model.
 FEWEST = 3
-#: Nearest related problems used, and of each the best configurations and as many others.
+#: Nearest related problems used; of each its best configurations, and as many others.
 RELATED, OF_RELATED = 8, 24
-#: A configuration that must be compiled is proposed if it promises so many times the gain of one that
-#: is compiled.
-PRICE = 3.0
 
 
 @dataclass
@@ -78,9 +65,9 @@ class EndRule:
     #: A gain is this share of the best time, and unlikely where its probability is less than `risk`.
     share: float = 0.01
     risk: float = 0.05
-    #: The search may end after so many times the results after which a gain became unlikely.
+    #: The search may end after this factor times the results at which a gain became unlikely.
     patience: float = 2.0
-    #: Fewest results: a model of a few, or of related problems alone, is too sure of itself.
+    #: Minimum number of results: a model of few, or of related problems alone, is too sure of itself.
     least: int = LEAST_RESULTS
     _unlikely_since: int | None = None
     _checked_at: int = 0
@@ -96,23 +83,6 @@ class EndRule:
             return False
         self._unlikely_since = self._unlikely_since or results
         return results >= max(self.least, self.patience * self._unlikely_since)
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The result of one configuration, as the model learns it."""
-
-    #: Logarithm of the time; nan where it failed.
-    log_ms: float
-    #: Whether the time is a lower bound: the measurement was stopped early.
-    is_bound: bool = False
-    #: Whether it was measured because it is known to be good on related problems, not proposed here.
-    is_seed: bool = False
-
-    @classmethod
-    def of(cls, time_ms: float | None, is_bound: bool, is_seed: bool = False) -> Observation:
-        log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
-        return cls(log_ms, is_bound, is_seed)
 
 
 class Proposer:
@@ -169,7 +139,7 @@ class Proposer:
         #: Proposed configurations without a result, in order.
         self.awaited: dict[int, None] = {}
         self._covariance = Covariance.prior(self._encoding.width + len(features))
-        self._fit: _Fit | None = None
+        self._fit: Fit | None = None
 
     @property
     def is_open(self) -> bool:
@@ -307,17 +277,17 @@ class Proposer:
         with one_thread():
             return self._current_fit().choose(self.observations, is_local, compiled)
 
-    def _current_fit(self) -> _Fit:
+    def _current_fit(self) -> Fit:
         if self._fit is None or self._fit.is_stale(len(self.observations)):
             self._fit = self._new_fit()
         return self._fit
 
-    def _new_fit(self) -> _Fit:
+    def _new_fit(self) -> Fit:
         """Fit the covariance, and choose the points to condition on and the candidates."""
         transfer = self._transfer
         own = self._best_and_others(_ranked(self._learnt), GIVEN)
         given = Points.joined(transfer.points, self._points(own, self._features))
-        values = _targets(own, self.observations, transfer).values
+        values = targets_of(own, self.observations, transfer).values
         known = np.flatnonzero(~np.isnan(values))
         mine, others = known[known >= len(transfer)], known[known < len(transfer)]
         share = FIT // 2 if len(transfer) else FIT
@@ -331,7 +301,7 @@ class Proposer:
         posterior = Posterior(
             self._covariance, given, self._points(candidates, self._features), SPARE
         )
-        fit = _Fit(
+        fit = Fit(
             self._encoding,
             posterior,
             transfer,
@@ -347,13 +317,13 @@ class Proposer:
         return fit
 
     @cached_property
-    def _transfer(self) -> _Transfer:
+    def _transfer(self) -> Transfer:
         points, log_times = [self._points(np.zeros(0, np.int64), self._features)], [np.zeros(0)]
         for features, found in self._related:
             chosen = self._best_and_others(_ranked(found), 2 * OF_RELATED)
             points.append(self._points(chosen, features))
             log_times.append(np.array([found[int(number)].log_ms for number in chosen]))
-        return _Transfer(Points.joined(*points), np.concatenate(log_times))
+        return Transfer(Points.joined(*points), np.concatenate(log_times))
 
     def _points(self, numbers: Numbers, problem: Sequence[float]) -> Points:
         features = self._encoding.features(numbers)
@@ -403,192 +373,3 @@ def _relative(related: RelatedProblem) -> dict[int, Observation]:
         return {}
     best = min(times)
     return {n: Observation(o.log_ms - best, o.is_bound) for n, o in found.items()}
-
-
-@dataclass(frozen=True)
-class _Transfer:
-    """Points of related problems, and logarithms of times over the best of each problem."""
-
-    points: Points
-    #: nan where it failed.
-    log_times: Vector
-
-    def __len__(self) -> int:
-        return len(self.log_times)
-
-
-@dataclass(frozen=True)
-class _Targets:
-    """Values that the model is conditioned on: logarithms of times, standardized."""
-
-    #: Mean 0, deviation 1; nan where the result is awaited or only a bound is known.
-    values: Vector
-    #: Lower bounds of values that are nan.
-    bounds: Vector
-    #: Logarithm that is 0, and that of a unit.
-    centre: float
-    spread: float
-
-
-def _targets(
-    own: Numbers,
-    results: Mapping[int, Observation],
-    transfer: _Transfer,
-    expected: Vector | None = None,
-) -> _Targets:
-    """Return the values of related problems' points, then those of own configurations.
-
-    Times of related problems are relative to the best there. The corresponding time here is the
-    median of what times here are over what the related problems let expect of them (``expected``),
-    or the best time while nothing is expected.
-    """
-    known = [results.get(int(number)) for number in own]
-    log_ms = np.array([math.nan if result is None else result.log_ms for result in known])
-    is_bound = np.array([result is not None and result.is_bound for result in known], bool)
-    failed = np.array([result is not None and math.isnan(result.log_ms) for result in known], bool)
-    is_seed = np.array([result is not None and result.is_seed for result in known], bool)
-    if len(transfer):
-        over = log_ms if expected is None else log_ms - expected
-        here = over[~np.isnan(over) & ~is_bound]
-        if len(here):
-            log_ms = log_ms - (here.min() if expected is None else np.median(here))
-        none = np.zeros(len(transfer), bool)
-        log_ms = np.concatenate([transfer.log_times, log_ms])
-        is_bound = np.concatenate([none, is_bound])
-        failed = np.concatenate([np.isnan(transfer.log_times), failed])
-        is_seed = np.concatenate([none, is_seed])
-    timed = ~np.isnan(log_ms)
-    # Seeds were chosen because they are good: with them all others would be above the quantile.
-    drawn = timed & ~is_seed
-    typical = np.quantile(log_ms[drawn if drawn.any() else timed], QUANTILE)
-    cut = max(float(typical), float(log_ms[timed].min()) + LEAST)
-    values = np.minimum(log_ms, cut)
-    values[failed] = cut
-    is_known = ~np.isnan(values)
-    centre, spread = float(values[is_known].mean()), float(values[is_known].std()) + 1e-9
-    values = (values - centre) / spread
-    bounds = np.full(len(values), -np.inf)
-    # A bound at the cut is as good as a value. Bounds below it are values only where nothing else is.
-    only_bound = is_bound & (log_ms < cut) & bool((~is_bound & ~np.isnan(log_ms)).any())
-    bounds[only_bound] = values[only_bound]
-    values[only_bound] = np.nan
-    return _Targets(values, bounds, centre, spread)
-
-
-class _Fit:
-    """One fit of the model and its candidates, used until enough results are new."""
-
-    def __init__(
-        self,
-        encoding: Encoding,
-        posterior: Posterior,
-        transfer: _Transfer,
-        own: Numbers,
-        candidates: Numbers,
-        compiled: NDArray[np.bool_],
-        results: int,
-    ) -> None:
-        # Related problems' results do not change, and make a fit take longer.
-        few = 2 if len(transfer) else 1
-        self._until = results + few * max(REFIT_LEAST, results // REFIT_EVERY)
-        self._transfer = transfer
-        self._numbers = [int(number) for number in own]
-        self._candidates = candidates
-        self._compiled = compiled
-        self._taken = np.zeros(len(candidates), bool)
-        self._encoding = encoding
-        self._rows = encoding.rows[candidates][:, encoding.varying]
-        self._posterior = posterior
-        #: Logarithms expected by the related problems, of the points conditioned on and of candidates.
-        self._expected: list[float] = []
-        if len(transfer):
-            targets = _targets(np.zeros(0, np.int64), {}, transfer)
-            at_points, at_candidates = posterior.partial_means(targets.values, len(own))
-            self._expected = list(at_points * targets.spread + targets.centre)
-            self._expected_of: Features = at_candidates * targets.spread + targets.centre
-
-    def is_stale(self, results: int) -> bool:
-        return results >= self._until or not self._posterior.has_room or bool(self._taken.all())
-
-    def keep_best(self, results: Mapping[int, Observation], count: int) -> None:
-        """Keep ``count`` candidates of most expected improvement, the compiled ones and the best's neighbours."""
-        _, own, means = self._predict(results)
-        needed = self._compiled | self._neighbours_of_best(own)
-        gains = np.where(needed, np.inf, self._gains(own, means))
-        count += int(needed.sum())
-        if count >= len(gains):
-            return
-        kept = np.sort(np.argpartition(-gains, count)[:count])
-        self._candidates, self._compiled = self._candidates[kept], self._compiled[kept]
-        self._taken, self._rows = self._taken[kept], self._rows[kept]
-        self._expected_of = self._expected_of[kept]
-        self._posterior.keep(kept)
-
-    def condition(self, number: int) -> None:
-        """Take a candidate as awaited; other configurations wait for the next fit."""
-        place = int(np.searchsorted(self._candidates, number))
-        if place == len(self._candidates) or self._candidates[place] != number:
-            return
-        if not self._taken[place] and self._posterior.has_room:
-            self._numbers.append(number)
-            if len(self._transfer):
-                self._expected.append(float(self._expected_of[place]))
-            self._posterior.condition(place)
-        self._taken[place] = True
-
-    def choose(
-        self, results: Mapping[int, Observation], is_local: bool, compiled: bool | None
-    ) -> int:
-        """Return the candidate of most expected improvement for its price.
-
-        A local choice is the neighbour of the best with the least expected time, where there is one.
-        """
-        closed = self._taken
-        if compiled is not None and not (closed | (self._compiled != compiled)).all():
-            closed = closed | (self._compiled != compiled)
-        _, own, means = self._predict(results)
-        if is_local:
-            neighbours = self._neighbours_of_best(own) & ~closed
-            if neighbours.any():
-                return int(self._candidates[np.argmin(np.where(neighbours, means, np.inf))])
-        gains = self._gains(own, means)
-        gains[~self._compiled] /= PRICE
-        gains[closed] = -1
-        return int(self._candidates[np.argmax(gains)])
-
-    def gain_left(self, results: Mapping[int, Observation]) -> float:
-        targets, own, means = self._predict(results)
-        gains = self._gains(own, means)
-        return float(-np.expm1(-gains[~self._taken].max(initial=0.0) * targets.spread))
-
-    def chance_left(self, results: Mapping[int, Observation], share: float) -> float:
-        targets, own, means = self._predict(results)
-        if np.isnan(own).all():  # only bounds are known
-            return 1.0
-        bar = np.nanmin(own) + math.log1p(-share) / targets.spread
-        deviations = np.sqrt(self._posterior.variances[~self._taken])
-        chances = ndtr((bar - means[~self._taken]) / deviations)
-        return float(-np.expm1(np.log1p(-np.minimum(chances, 1 - 1e-9)).sum()))
-
-    def _neighbours_of_best(self, own: Vector) -> NDArray[np.bool_]:
-        if np.isnan(own).all():
-            return np.zeros(len(self._candidates), bool)
-        best = self._numbers[int(np.nanargmin(own))]
-        row = self._encoding.rows[best, self._encoding.varying]
-        differs_in_one: NDArray[np.bool_] = (self._rows != row).sum(1) == 1
-        return differs_in_one
-
-    def _predict(self, results: Mapping[int, Observation]) -> tuple[_Targets, Vector, Features]:
-        """Return the targets, those of own configurations alone, and expected values of candidates."""
-        expected = np.array(self._expected) if len(self._transfer) else None
-        targets = _targets(np.array(self._numbers, np.int64), results, self._transfer, expected)
-        means = self._posterior.means(targets.values, targets.bounds)
-        return targets, targets.values[len(self._transfer) :], means
-
-    def _gains(self, own: Vector, means: Features) -> Features:
-        """Return each candidate's expected improvement over the best here, or over the least expected."""
-        best = means[~self._taken].min() if np.isnan(own).all() else np.nanmin(own)
-        deviations = np.sqrt(self._posterior.variances)
-        steps = (best - means) / deviations
-        gains: Features = deviations * (steps * ndtr(steps) + np.exp(-steps * steps / 2) * _NORMAL)
-        return gains
