@@ -91,6 +91,12 @@ def test_no_two_modules_import_each_other(graph: grimp.ImportGraph) -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_module_names_have_one_meaning() -> None:
+    names = Counter(Path(name).name for name, _ in modules())
+    repeated = {name for name, count in names.items() if count > 1}
+    assert repeated == {"__init__.py", "base.py"}
+
+
 def test_modules_are_short() -> None:
     assert {name for name, tree in modules() if _last_line(tree) > MAX_MODULE_LINES} == LONG_MODULES
 

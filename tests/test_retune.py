@@ -21,7 +21,7 @@ from autotune.cli import run
 from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
 from autotune.retune.gate import over_recorded
-from autotune.retune.options import RetuneOptions
+from autotune.retune.outcomes import RetuneOptions
 from autotune.retune.retuning import all_sizes, device_lock
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read

@@ -27,7 +27,7 @@ from autotune.errors import AutotuneError, UsageError, needing
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
-    from autotune.retune.options import RetuneOptions, RetuneOutcome
+    from autotune.retune.outcomes import RetuneOptions, RetuneOutcome
 
 KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
 MAX_HOURS = click.option(
@@ -62,7 +62,7 @@ def retune_options(
 ) -> RetuneOptions:
     """Return the options of `retune` and `check-tuned`; ``others`` are of `retune` alone."""
     from autotune.report.progress import run_progress
-    from autotune.retune.options import RetuneOptions
+    from autotune.retune.outcomes import RetuneOptions
 
     name = click.get_current_context().info_name or ""
     return RetuneOptions(
@@ -239,7 +239,7 @@ def _show_outcomes(outcomes: Sequence[RetuneOutcome], nothing: str, as_json: boo
 
 
 def _require_all_tuned(outcomes: Sequence[RetuneOutcome]) -> None:
-    from autotune.retune.options import RetuneStatus
+    from autotune.retune.outcomes import RetuneStatus
 
     failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
     if failed:

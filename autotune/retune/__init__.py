@@ -2,7 +2,7 @@
 
 ========== ======================================================================
 `stale`    stale entries and the reasons, from records and space files alone
-`options`  the options of re-tuning, and the outcome of each problem
+`outcomes` the options of re-tuning, and the outcome of each problem
 `retuning` every device of a query: re-tuning, and the check of what is tuned
 `retuner`  one device: entries that hold are confirmed, the others searched
 `gate`     one entry: verified and timed again, and the verdict

@@ -24,7 +24,7 @@ from autotune.measure.measurement import find_objective
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
 from autotune.retune.gate import Checked, Remeasured, Verdict, check_entry
-from autotune.retune.options import RetuneOptions, RetuneOutcome, RetuneStatus
+from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
 from autotune.retune.stale import Action, Reason, Target
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.request import EFFORTS, Effort, Request, Search

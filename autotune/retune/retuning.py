@@ -19,7 +19,7 @@ from autotune.files import data_folder
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
 from autotune.report.publish import amend
 from autotune.retune.gate import Checked
-from autotune.retune.options import RetuneOptions, RetuneOutcome, RetuneStatus
+from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
 from autotune.retune.retuner import Retuner
 from autotune.retune.stale import StaleQuery, Target, survey
 from autotune.run import device_limits
