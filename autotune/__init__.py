@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autotune.kernel.expression import ceil_div, maximum, minimum
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
+    from autotune.kernel.rules import Source
     from autotune.kernel.spec import BFloat16, Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.lookup import lookup
@@ -32,6 +33,7 @@ __all__ = [
     "Operand",
     "Out",
     "Problem",
+    "Source",
     "TunedConfig",
     "Work",
     "__version__",
@@ -50,6 +52,7 @@ _NAMES = {
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
     "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.products": ("matrix_product",),
+    "kernel.rules": ("Source",),
     "kernel.spec": ("BFloat16", "Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "calling.first_call": ("tuned_on_first_call",),
     "calling.load": ("load",),

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 Value: TypeAlias = "int | bool | float | str"
+#: Key of a configuration that names its source, where a kernel has several.
+SOURCE = "SOURCE"
 Self = TypeVar("Self", bound="Fields")
 
 
@@ -95,7 +97,9 @@ class Fields(Mapping[str, Any]):
 
 
 class Configuration(Fields):
-    """One value for each parameter of a kernel, for example ``BM=128, BN=64``.
+    """One value for each parameter of a source, for example ``BM=128, BN=64``.
+
+    Of a kernel with several sources it has the name of its source, too, under `SOURCE`.
 
     Parameters
     ----------

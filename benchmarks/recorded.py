@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from autotune.interop.formats import read
-from autotune.kernel.space import Space, index_type
+from autotune.kernel.joining import index_type
+from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.store import Scope
 from autotune.values import Problem

@@ -105,13 +105,13 @@ _CONVOLUTION = str(Path(__file__).with_name("convolution") / "convolution.py")
 SUBSPACES = {
     "sgemm": Subspace(
         Problem(m=4096, n=4096, k=4096),
-        "VARIANT=portable ALG=register BM=64,128 BN=64,128 BK=8,16 TM=4,8 TN=4,8 VEC=2,4 PAD=0,4"
+        "SOURCE=portable ALG=register BM=64,128 BN=64,128 BK=8,16 TM=4,8 TN=4,8 VEC=2,4 PAD=0,4"
         " UNROLL=2,8 MIN_BLOCKS=1",
         208,
     ),
     "reduce": Subspace(
         Problem(n=1 << 26),
-        "VARIANT=portable WAVES=1,2,8,32 WARP_TAIL=barrier,shfl_down FINISH=ticket MIN_BLOCKS=1,2",
+        "SOURCE=portable WAVES=1,2,8,32 WARP_TAIL=barrier,shfl_down FINISH=ticket MIN_BLOCKS=1,2",
         400,
     ),
     "transpose": Subspace(
@@ -243,7 +243,7 @@ class Expressed:
         keys = list(map(self._key, points))
         self._launches = dict(zip(keys, self.launches, strict=True))
         self._defines = {
-            key: kernel.macros(configuration, problem)
+            key: kernel.macros(configuration, problem, matchup.device)
             for key, configuration in zip(keys, configurations, strict=True)
         }
         self.tune_params = {

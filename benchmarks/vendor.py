@@ -310,7 +310,7 @@ def judged(
         **({"accuracy": raced.accuracy} if raced.accuracy else {}),
         "deterministic": raced.is_deterministic,
         "rival_deterministic": raced.rival_is_deterministic,
-        "winner_source": str(subject.configuration.get("VARIANT", "portable")),
+        "winner_source": str(subject.configuration.get("SOURCE", "portable")),
         # ``default`` where nothing recorded may be used
         "quality": tuned.quality if tuned else "default",
         "stale": list(tuned.stale_reasons) if tuned else [],

@@ -49,7 +49,6 @@ LONG_MODULES = {
 }
 LONG_FUNCTIONS = {
     "api.py: tune",
-    "kernel/declaration.py: __init__",
 }
 #: Modules that may build a `Request`, then those that still do. None is added.
 REQUEST_BUILDERS = {

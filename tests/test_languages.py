@@ -324,7 +324,7 @@ def softmax_rows(x, y, columns, BLOCK: "constexpr"):
         ("import numpy as np", "import numpy as np\nfrom kernel_of_rows import softmax_rows"),
     )
     assert kernel.name == by_name.name == "softmax_rows"
-    assert kernel.sources == {"": "kernel_of_rows.py:softmax_rows"}
+    assert kernel.files == {"": "kernel_of_rows.py:softmax_rows"}
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,7 @@ def amd_assembly(source: str, arch: str, language: str) -> str:
 def test_portable_kernels_compile_for_amd(name: str, arch: str, language: str) -> None:
     """To assembly; lanes of a wave are read by number where the kernel shuffles."""
     kernel = find_kernel(name)
-    source = flattened(kernel.find_source(kernel.sources.get("portable", f"{name}.cu"))).text
+    source = flattened(kernel.find_source(kernel.files.get("portable", f"{name}.cu"))).text
     assembly = amd_assembly(source, arch, language)
     assert ("ds_bpermute_b32" in assembly) == (name in SHUFFLED)
 

@@ -94,7 +94,7 @@ def test_a_call_becomes_a_space_file(tmp_path: Path) -> None:
     assert kernel.first_problem("cuda") == problem
     main = launch_sequence(kernel, chosen, problem, GPU).main
     assert (main.grid, main.block, main.shared_bytes) == ((84, 64, 1), (192, 1, 1), 8)
-    assert kernel.macros(chosen, problem) == {
+    assert kernel.macros(chosen, problem, GPU) == {
         **{"block_size_x": "192", "tile": "2", "scale": "0.5", "kind": "double"},
         **{"block_size_y": "1"},
     }
@@ -224,7 +224,7 @@ def test_several_calls_have_files_of_their_own(tmp_path: Path, capsys: Any) -> N
     kernels = ported(tmp_path, text)
     assert [kernel.name for kernel in kernels] == ["k", "k_2", "other"]
     assert kernels[1].parameters["B"] == (3, 4)
-    assert kernels[1].sources == {"": "k_2.cu"}  # which may be another
+    assert kernels[1].files == {"": "k_2.cu"}  # which may be another
     script = ["--from", str(tmp_path / "tune.py")]
     assert run(["new", "mine", *script, "--into", str(tmp_path / "b")]) == 2
     assert "3 times: leave NAME out" in capsys.readouterr().err
@@ -241,7 +241,7 @@ def test_a_template_and_a_source_beside_the_script(tmp_path: Path) -> None:
     (kernel,) = ported(tmp_path, minimal("defines={}", "'app<B>'", source), "mine")
     chosen = Configuration(B=2)
     assert kernel.name == "mine"
-    assert kernel.macros(chosen, Problem(x=8)) == {}
+    assert kernel.macros(chosen, Problem(x=8), GPU) == {}
     assert launch_sequence(kernel, chosen, Problem(x=8), GPU).main.entry == "app<2>"
     assert kernel.source_file(chosen).read_text() == (tmp_path / "add.cu").read_text()
 

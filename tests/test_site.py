@@ -203,7 +203,7 @@ def test_tables_name_every_argument(name: str) -> None:
 def test_tables_name_every_function_of_a_kernel() -> None:
     section = SECTIONS["Functions of a kernel"]
     decorators = [
-        n for n, f in vars(Declaration).items() if (f.__doc__ or "").startswith("Attach ")
+        n for n in dir(Declaration) if (getattr(Declaration, n).__doc__ or "").startswith("Attach ")
     ]
     assert sorted(re.findall(r"(?m)^\| `(\w+)", section)) == sorted(decorators)
     plain = re.findall(r"(?m)^\| `(\w+)` \| `([\w, ]+)` \|", section)

@@ -252,7 +252,7 @@ def test_a_million_points_are_neither_held_nor_asked_about_one_by_one():
 
         return replace(constraint, function=function)
 
-    kernel.constraint_rules[:] = map(counted, kernel.constraint_rules)
+    kernel.sources[""].constraint_rules[:] = map(counted, kernel.constraint_rules)
     tracemalloc.start()
     try:
         space = enumerate_space(kernel, DEVICE)

@@ -80,7 +80,7 @@ def test_a_declaration_reads_back():
             {"KIND": ("X",), "KIND_X": (1,)},
             r"the macro KIND_X has two meanings",
         ),
-        ({"source": None}, r"either one source file or sources"),
+        ({"source": None}, r"either one source or sources"),
         ({"layout": {"lda": 1.5}}, r"problem field lda=1.5 must be an int"),
         ({"layout": {"offset_x": -1}}, r"layout field offset_x=-1: at least 0 elements past"),
         (
@@ -327,7 +327,7 @@ def test_bundled_kernels_are_deterministic_but_for_atomic_sums():
 
 def test_defines_tell_text_values_apart():
     k = kernel(static=("n",), FAST=(False, True))
-    defines = k.macros(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
+    defines = k.macros(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7), DEVICE)
     assert defines == {
         "BLOCK": "64",
         "KIND_plain": "1",  # what is not declared is 0 in #if
@@ -350,7 +350,7 @@ def test_values_of_any_library_are_pythons_own():
     assert repr(k.parameters["scale"]) == "(0.5, 2.0, 0.0)"
     assert [type(value) for value in k.parameters["tile"]] == [int] * 3
     assert repr(k.seeds[0]["scale"]) == "2.0"  # one form, which keys and stores know
-    macros = k.macros(k.completed(k.seeds[0]), Problem(n=1))
+    macros = k.macros(k.completed(k.seeds[0]), Problem(n=1), DEVICE)
     assert (macros["block_size_x"], macros["scale"]) == ("32", "2.0")
 
 
@@ -358,23 +358,23 @@ def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone():
     k = kernel(problems=[Problem(n=8, width=3)], static=("width",), layout={"lda": 0})
     k.defines(lambda c, p: {**c, "image_width": p.width, "real": "unsigned int", "scale": 0.5})
     chosen = Configuration(BLOCK=64, KIND="tiled")
-    assert k.macros(chosen, Problem(n=8, width=3)) == {
+    assert k.macros(chosen, Problem(n=8, width=3), DEVICE) == {
         **{"BLOCK": "64", "KIND": "tiled"},
         **{"image_width": "3", "real": "unsigned int", "scale": "0.5"},
     }
     k.defines(lambda c, p: {"N": p.n})
     with pytest.raises(SpecError, match=r"unknown problem field 'n' \(known: width\)"):
-        k.macros(chosen, Problem(n=8, width=3))
+        k.macros(chosen, Problem(n=8, width=3), DEVICE)
     k.defines(lambda c, p: {"LDA": p.lda})
     with pytest.raises(SpecError, match=r"unknown problem field 'lda' \(known: width\)"):
-        k.macros(chosen, Problem(n=8, width=3))
+        k.macros(chosen, Problem(n=8, width=3), DEVICE)
 
 
 def test_what_is_no_dict_of_macros_is_refused():
     k = kernel()
     k.defines(lambda c, p: None)
     with pytest.raises(SpecError, match="defines: returned None, expected a dict"):
-        k.macros(k.default(), Problem(n=1))
+        k.macros(k.default(), Problem(n=1), DEVICE)
 
 
 def test_a_launch_that_would_depend_on_data_is_told_what_to_do():

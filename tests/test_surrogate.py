@@ -12,7 +12,8 @@ import numpy as np
 import optuna
 import pytest
 
-from autotune.kernel.space import Space, index_type
+from autotune.kernel.joining import index_type
+from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.auto import surrogate
 from autotune.search.base import BudgetSpent

@@ -146,9 +146,10 @@ def _configuration_faults(record: TunedRecord, kernel: Kernel, device: Device) -
             continue
         if (configuration := Configuration(values)) in members:
             continue
+        declared = kernel.parameters_of(values)
         for name, value in values.items():
-            if value not in kernel.parameters[name]:
-                yield _wrong(f"{path}.{name}", value, f"one of {kernel.parameters[name]}")
+            if value not in declared.get(name, ()):
+                yield _wrong(f"{path}.{name}", value, f"one of {declared.get(name, ())}")
         if not is_member(kernel, values, device):
             rules = ", ".join(rule.name for rule in broken_constraints(kernel, values, device))
             yield _wrong(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -230,12 +230,21 @@ def _space_facts(kernel: Kernel, device: Device, space: Space) -> dict[str, Any]
         "cartesian": space.cartesian,
         "valid": len(space),
         "parameters": {name: list(values) for name, values in space.parameters.items()},
+        "sources": {
+            source: {name: list(values) for name, values in own.items()}
+            for source, own in space.sources.items()
+        },
         "constraints": [
             {"name": rule.name, "removes": share, "about": rule.doc}
             for rule, share in zip(kernel.constraint_rules, space.removed, strict=True)
         ],
         "fingerprint": space.fingerprint,
     }
+
+
+def _texts(parameters: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    for name, values in parameters.items():
+        yield name, ", ".join(map(str, values))
 
 
 def _print_space(facts: dict[str, Any], default: Configuration) -> None:
@@ -245,9 +254,11 @@ def _print_space(facts: dict[str, Any], default: Configuration) -> None:
     click.echo(
         f"{facts['kernel']} on {facts['device']}: {valid:,} valid of {cartesian:,} combinations\n"
     )
+    shown = facts["sources"] or {"": facts["parameters"]}
     print_table(
-        {"parameter": name, "values": ", ".join(map(str, values))}
-        for name, values in facts["parameters"].items()
+        {**({"source": source} if source else {}), "parameter": name, "values": text}
+        for source, parameters in shown.items()
+        for name, text in _texts(parameters)
     )
     if facts["constraints"]:
         click.echo()

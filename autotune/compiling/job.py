@@ -84,7 +84,7 @@ def compile_job(
     if kernel.language:
         symbols = compiled_in(kernel, configuration, problem, device, plan, source.text, scalars)
     else:
-        symbols = kernel.macros(configuration, problem)
+        symbols = kernel.macros(configuration, problem, device)
     return CompileJob(
         source=source.text,
         defines=tuple(symbols.items()),

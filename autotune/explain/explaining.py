@@ -60,7 +60,8 @@ def explain(
 
 def _changed(setting: Setting, variant: KernelVariant, name: str) -> list[KernelVariant]:
     """Return a variant with each other value of a parameter that is valid on the device."""
-    own, values = variant.configuration, setting.kernel.parameters[name]
+    own = variant.configuration
+    values = setting.kernel.parameters_of(own).get(name, ())
     others = [own.replace(**{name: value}) for value in values if value != own[name]]
     valid = [each for each in others if is_member(setting.kernel, each, setting.device)]
     return [KernelVariant(f"{name}={each[name]}", each) for each in valid]

@@ -44,6 +44,7 @@ from autotune.tuned.table import (
     pick,
 )
 from autotune.tuned.writing import encode
+from autotune.values import SOURCE
 
 
 def render(records: Sequence[TunedRecord]) -> str:
@@ -87,6 +88,17 @@ def _identifiers(table: LookupTable, names: Iterable[str]) -> dict[str, str]:
     return known
 
 
+@dataclass(frozen=True)
+class _Member:
+    """A member of `config` with the parameters of one source."""
+
+    source: str
+    name: str
+    type: str
+    #: C++ names by parameter.
+    parameters: Mapping[str, str]
+
+
 class Writer:
     """The table of some records in C++ words."""
 
@@ -100,6 +112,17 @@ class Writer:
             name: identifier(f"{cpp}_value", names)
             for name, cpp in (*self.parameters.items(), *self.fields.items())
         }
+        taken = {*names, *self._types.values()}
+        #: One for each source, if there are several.
+        self.members = [
+            _Member(
+                source,
+                identifier(source, taken),
+                identifier(f"{source}_parameters", taken),
+                {name: self.parameters[name] for name in own},
+            )
+            for source, own in self.table.sources.items()
+        ]
         folders = list(self.table.devices)
         self.devices = _enum("device", "", folders)
         self.plans: dict[bytes, Plan] = {}
@@ -134,6 +157,13 @@ class Writer:
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(number for number in numbers if number is not None) or [0]
 
+    def parameter_paths(self) -> list[str]:
+        """Return the members of a plan that together are its configuration."""
+        if not self.members:
+            return list(self.parameters.values())
+        inner = (f"{each.name}.{cpp}" for each in self.members for cpp in each.parameters.values())
+        return [self.parameters[SOURCE], *inner]
+
     def _all_groups(self) -> list[Group]:
         return [*self.table.devices.values(), *self.table.archs.values()]
 
@@ -145,7 +175,8 @@ class Writer:
 
     def _values(self, parameter: str) -> list[str]:
         """Return the declared values, and those that an older entry has besides."""
-        held = (plan.configuration[parameter] for plan in self.plans.values())
+        configurations = (plan.configuration for plan in self.plans.values())
+        held = (each[parameter] for each in configurations if parameter in each)
         return [str(value) for value in dict.fromkeys((*self.table.parameters[parameter], *held))]
 
     def _categories(self, position: int) -> list[str]:
@@ -168,7 +199,7 @@ class Writer:
 
     def plan_row(self, plan: Plan) -> str:
         """Return the line of a plan in the table of plans."""
-        values = [self.value(name, plan.configuration[name]) for name in self.parameters]
+        values = self._values_of(plan.configuration)
         shape = condition = -1
         if plan.grid is not None:
             shape = _index(self.shapes, _joined(map(expression, plan.grid)))
@@ -182,6 +213,19 @@ class Writer:
         about = [_bool(plan.exclusive), _bool(plan.deterministic), str(shape), str(condition)]
         examined = _bool(plan.archs is not None)
         return ",".join([*values, *sizes, *about, f"{bits}ULL", examined])
+
+    def _values_of(self, configuration: Mapping[str, Value]) -> list[str]:
+        """Return the members of a configuration; those of other sources are empty."""
+        if not self.members:
+            return [self.value(name, configuration[name]) for name in self.parameters]
+        source = configuration[SOURCE]
+        members = [
+            ",".join(self.value(name, configuration[name]) for name in member.parameters)
+            if member.source == source
+            else ""
+            for member in self.members
+        ]
+        return [self.value(SOURCE, source), *(f"{{{values}}}" for values in members)]
 
     def value(self, name: str, value: Value) -> str:
         if isinstance(value, bool):
@@ -341,9 +385,15 @@ def _context(writer: Writer) -> dict[str, Any]:
         "version": comment(__version__),
         "about": [comment(line) for record in writer.records for line in _about(record)],
         "example": _example(writer),
-        "parameters": [
-            {"name": cpp, "type": _type(writer, name)} for name, cpp in writer.parameters.items()
+        "sources": [
+            {
+                "type": member.type,
+                "about": comment(f"Parameters of the source {member.source}."),
+                "parameters": _members(writer, member.parameters),
+            }
+            for member in writer.members
         ],
+        "parameters": _parameters(writer),
         "fields": fields,
         "no_integers": not integers,
         "signature": _joined(f"{field['type']} {field['name']}" for field in fields),
@@ -392,6 +442,18 @@ def _context(writer: Writer) -> dict[str, Any]:
         "times": writer.times(),
         "assertions": writer.assertions(),
     }
+
+
+def _parameters(writer: Writer) -> list[dict[str, str]]:
+    """Return the members of a configuration: its parameters, or its source and the sources' own."""
+    if not writer.members:
+        return _members(writer, writer.parameters)
+    own = [{"name": member.name, "type": member.type} for member in writer.members]
+    return [*_members(writer, {SOURCE: writer.parameters[SOURCE]}), *own]
+
+
+def _members(writer: Writer, names: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": cpp, "type": _type(writer, name)} for name, cpp in names.items()]
 
 
 def _field(writer: Writer, name: str, integer: bool) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class _Exported:
         scalars: Mapping[str, int],
     ) -> _Exported:
         """Trace a plan for the first device that uses it."""
-        if plan.configuration.keys() != kernel.parameters.keys():
+        if not kernel.is_declared(plan.configuration):
             raise UsageError(
                 f"{kernel.name}: its record has other parameters than it declares now; "
                 f"tune it again: autotune run {kernel.name}"
@@ -264,7 +264,7 @@ def _context(
         ],
         "sources": [_source_row(launch, names) for launch in exported],
         "plans": [writer.plan_row(plan) for plan in writer.plans.values()],
-        "parameters": list(writer.parameters.values()),
+        "parameters": writer.parameter_paths(),
         "device_names": [json.dumps(folders[folder]) for folder in writer.devices.enumerators],
         "sequences": [
             {"cases": " ".join(f"case {number}:" for number in numbers), "steps": steps}

@@ -84,10 +84,10 @@ def measured(store: Store, kernel: Kernel, device: str | None) -> dict[str, Resu
     They are of one source, since times of several do not compare: the declared one where that was
     measured, else the latest. Rows with other parameters are of another kernel of that name.
     """
-    names, source = set(kernel.parameters), source_fingerprint(kernel)
+    source = source_fingerprint(kernel)
     groups: dict[tuple[str, Problem, str], list[Row]] = {}
     for row in store.newest_of_scopes(kernel.name, device):
-        if set(row.measurement.configuration) == names:
+        if kernel.is_declared(row.measurement.configuration):
             key = row.device_name, row.problem, Timing(row.timing).remark
             groups.setdefault(key, []).append(row)
     if not groups:

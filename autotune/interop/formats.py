@@ -202,7 +202,8 @@ def cache_text(results: Results) -> str:
     )
     lines = []
     for measurement, timestamp in zip(results.measurements, results.timestamps, strict=True):
-        key = ",".join(str(measurement.configuration[name]) for name in results.parameters)
+        # Empty where the configuration's source does not have a parameter.
+        key = ",".join(str(measurement.configuration.get(name, "")) for name in results.parameters)
         lines.append(f"{json.dumps(key)}: {json.dumps(_cache_row(measurement, timestamp))}")
     # Kernel Tuner takes a file for closed only if it ends in exactly "}\n}".
     text = json.dumps(msgspec.to_builtins(document), indent=1)[:-4]

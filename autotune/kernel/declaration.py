@@ -8,65 +8,35 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
-from types import FrameType, FunctionType
-from typing import Any, Self, TypeAlias, TypeVar
+from types import FunctionType
+from typing import Any, Self
 
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError
 from autotune.kernel import modules
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.includes import SearchPath, SourceText
-from autotune.kernel.names import (
-    check_known,
-    check_macros,
-    fault,
-    fields_of,
-    partial_of,
-    refuse,
-    values_of,
+from autotune.kernel.names import check_known, check_macros, fault, fields_of, refuse
+from autotune.kernel.rules import (
+    DEVICE,
+    HOOKS,
+    Call,
+    Code,
+    Function,
+    Functions,
+    Rule,
+    Source,
+    declared_at,
+    is_text,
 )
 from autotune.languages import registry
-from autotune.values import Problem, Value
+from autotune.values import SOURCE, Configuration, Problem, Value
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-#: A file, a text, or in another language ``FILE:FUNCTION`` or that function itself.
-Source: TypeAlias = "str | Callable[..., Any]"
-
-#: Optional last argument of hooks that depend on the device.
-DEVICE = "device"
-#: Arguments of each hook, in order, before an optional `DEVICE`.
-HOOKS = {
-    "arguments": ("p", "rng"),
-    "tolerance": ("p",),
-    "work": ("p",),
-    "launch": ("c", "p"),
-    "scratch": ("c", "p"),
-    "requires": ("c", "p"),
-    "defines": ("c", "p"),
-    "deterministic": ("c", "p"),
-    "options": ("c",),
-    "exclusive": ("c",),
-}
 #: Quantities of a measurement that a metric may take.
 QUANTITIES = ("time_ms", "energy_mj", "power_w", "registers", "spill_bytes", "shared_bytes")
 #: Names of objectives, which no metric may have.
 OBJECTIVES = ("time", "energy", "edp")
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A constraint or applicability rule: a function over some of the parameters."""
-
-    name: str
-    doc: str
-    function: Callable[..., object]
-    #: Parameters it names, in the function's order; `uses_device` if it takes ``device`` too.
-    parameters: tuple[str, ...]
-    uses_device: bool = False
-    #: For applicability: the parameters that keep their first value where the rule is false.
-    governs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,16 +51,15 @@ class Baseline:
     backend: str = "cuda"
 
 
-def _always(c: object, p: object) -> bool:
-    return True
+class Declaration(Functions):
+    """The sources, problems and functions of one kernel, checked as they are given.
 
-
-class Declaration:
-    """The options, parameters, rules and functions of one kernel, checked as they are given."""
+    Of a kernel with one source the parameters and rules are declared on the kernel itself.
+    """
 
     def __init__(
         self,
-        source: Source | None = None,
+        source: Code | None = None,
         *,
         sources: Mapping[str, Source] | None = None,
         language: str | None = None,
@@ -105,41 +74,72 @@ class Declaration:
         layout: Mapping[str, int] | None = None,
         backends: Sequence[str] | None = None,
         deterministic: bool = False,
+        device_macros: Mapping[str, str] | None = None,
         **parameters: Iterable[Value],
     ) -> None:
         frame = sys._getframe(1)
-        caller = frame.f_globals
-        #: The space file, and the name of the module that declared this kernel; no file in a notebook.
-        self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
-        self.module = str(caller.get("__name__"))
-        #: Line and column in the file at which the call ended that made this kernel.
-        is_of_file = self.file == Path(frame.f_code.co_filename).resolve()
-        self.call_end = _call_end(frame) if is_of_file else None
-        if (source is None) == (sources is None):
-            raise SpecError("Kernel: give either one source file or sources={variant: file}")
+        file, place = declared_at(frame)
+        self.module = str(frame.f_globals.get("__name__"))
+        of_source: dict[str, Any] = {
+            "seeds": seeds,
+            "default": default,
+            "variants": variants,
+            "device_macros": device_macros,
+        }
+        declared: Mapping[str, Any] = sources or {}
+        by_variant = {n: each for n, each in declared.items() if isinstance(each, str)}
+        if by_variant:  # TEMPORARY, until the bundled spaces declare `Source`
+            source, sources = next(iter(by_variant.values())), None
+        misplaced = [*(name for name, given in of_source.items() if given), *parameters]
+        refuse(
+            ((source is None) == (not sources), "Kernel: give either one source or sources={...}"),
+            (sources and misplaced, f"Kernel: {', '.join(misplaced)}: give them to its sources"),
+        )
         #: Language of the sources; None for the dialects of C that backends compile.
         if language:
             check_known("Kernel", "language", (language,), registry.LANGUAGES)
         self.language = registry.language(language) if language else None
         self.language_name = language or ""
-        #: Files of sources by variant, with their functions in a language, and the texts of those that
-        #: are no files.
-        self.sources = {
-            variant: self._source_name(each)
-            for variant, each in (sources or {"": source or ""}).items()
+        #: What each source declares; the name of an only source is empty.
+        self.sources = dict(sources or {"": Source(source or "", **of_source | parameters)})
+        #: Files of sources, with their functions in a language, and the texts of those without file.
+        self.files = by_variant or {
+            known: self._file_of(each, file) for known, each in self.sources.items()
         }
         self.written: dict[str, str] = {}
         self.name = self._named(name)
+        super().__init__(self.name, file)
+        if not sources:
+            self._first_source.label, self._first_source.file = self.name, file
         self._take_texts()
-        self.parameters: dict[str, tuple[Value, ...]] = {
-            key: values_of(key, values) for key, values in parameters.items()
-        }
-        is_variant = not sources or set(self.parameters.get("VARIANT", ())) == set(sources)
-        wrong = f"sources {sorted(sources or ())} need a parameter VARIANT of those values"
-        refuse((not is_variant, wrong))
+        #: Ends of the calls whose arguments list what a search tries.
+        self.places: tuple[Call, ...] = tuple(
+            filter(None, (place, *(each.place for each in (sources or {}).values())))
+        )
+        self.parameters = self._all_parameters()
         possible = self.language.backends if self.language else BACKENDS
         self.backends = tuple(possible if backends is None else backends)
         check_known("backends", "backend", self.backends, possible)
+        self._take_problems(problems, quick_problems, edge_problems, static, layout)
+        self._take_known()
+        self.baselines: list[Baseline] = []
+        self.metrics: dict[str, Callable[..., object]] = {}
+        if deterministic:
+            self.deterministic(_always)
+        #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
+        self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
+        self.fingerprint = ""
+        #: Of a kernel in no space file, as it was at one moment; see `autotune.kernel.snapshot`.
+        self.state = b""
+
+    def _take_problems(
+        self,
+        problems: Sequence[Problem] | Mapping[str, Sequence[Problem]],
+        quick_problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] | None,
+        edge_problems: Sequence[Problem],
+        static: Sequence[str],
+        layout: Mapping[str, int] | None,
+    ) -> None:
         #: Further problem fields, and their values where a problem leaves them out.
         self.layout: dict[str, int] = dict(layout or {})
         #: Problems by backend, and the layout as hooks see it; see `normal`.
@@ -156,56 +156,101 @@ class Declaration:
         )
         self.static = tuple(static)
         check_known("static", "problem field", self.static, (*self.fields, *self.layout))
-        check_macros(self.parameters, self.static)
-        self.seeds = tuple(partial_of("seeds", seed, self.parameters) for seed in seeds)
-        self.default_values = partial_of("default", default or {}, self.parameters)
-        #: Named configurations that `autotune explain` sets beside the winner.
+
+    def _take_known(self) -> None:
+        """Take the seeds and variants of all sources."""
+        #: Configurations that a search tries first, without parameters at their first value.
+        self.seeds: tuple[dict[str, Value], ...] = ()
+        #: Named configurations that `autotune explain` compares with the winner.
         self.variants: dict[str, dict[str, Value]] = {}
-        for variant, values in (variants or {}).items():
-            refuse((wrong := fault("variant", variant), wrong))
-            self.variants[variant] = partial_of(f"variant {variant}", values, self.parameters)
-        self.constraint_rules: list[Rule] = []
-        self.applies_rules: list[Rule] = []
-        self.baselines: list[Baseline] = []
-        self.metrics: dict[str, Callable[..., object]] = {}
-        self.hooks: dict[str, Callable[..., Any]] = {}
-        #: Names of hooks that take the device.
-        self.device_hooks: set[str] = set()
-        if deterministic:
-            self.deterministic(_always)
-        #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
-        self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
-        self.fingerprint = ""
-        #: Of a kernel in no space file, as it was at one moment; see `autotune.kernel.snapshot`.
-        self.state = b""
+        for known, source in self.sources.items():
+            macros = {**source.parameters, **dict.fromkeys(source.device_macros, ())}
+            check_macros(macros, self.static)
+            named = {SOURCE: known} if self.has_several_sources else {}
+            self.seeds += tuple({**named, **seed} for seed in source.seeds)
+            for variant, values in source.variants.items():
+                refuse((variant in self.variants, f"variant {variant}: two sources have one"))
+                self.variants[variant] = {**named, **values}
+
+    # ------------------------------------------------------------------ sources
+
+    @property
+    def has_several_sources(self) -> bool:
+        """True if configurations name their source."""
+        return "" not in self.sources
+
+    def source_of(self, c: Mapping[str, Any]) -> Source:
+        """Return the source of a configuration; the first where it names none."""
+        return self.sources.get(c.get(SOURCE, ""), self._first_source)
+
+    @property
+    def _first_source(self) -> Source:
+        return next(iter(self.sources.values()))
+
+    def parameters_of(self, c: Mapping[str, Any]) -> dict[str, tuple[Value, ...]]:
+        """Return the parameters that a configuration has, with their values; see `parameters`."""
+        own = self.source_of(c).parameters
+        return {SOURCE: tuple(self.sources), **own} if self.has_several_sources else own
+
+    def is_declared(self, c: Mapping[str, Any]) -> bool:
+        """Return whether a configuration has the parameters of its source, and no others."""
+        is_known = not self.has_several_sources or c.get(SOURCE) in self.sources
+        return is_known and set(c) == set(self.parameters_of(c))
+
+    def completed(self, partial: Mapping[str, Value]) -> Configuration:
+        """Return a configuration with missing parameters at their first value."""
+        first = {name: values[0] for name, values in self.parameters_of(partial).items()}
+        return Configuration({**first, **partial})
+
+    def default(self, source: Value = "") -> Configuration:
+        """Return the default of a source, by default of the first: the answer when nothing is known."""
+        named = {SOURCE: source} if source else {}
+        return self.completed({**named, **self.source_of(named).default_values})
+
+    @property
+    def constraint_rules(self) -> list[Rule]:
+        """The constraints of all sources, in order."""
+        return [rule for source in self.sources.values() for rule in source.constraint_rules]
+
+    @property
+    def applies_rules(self) -> list[Rule]:
+        """The applicability rules of all sources, in order."""
+        return [rule for source in self.sources.values() for rule in source.applies_rules]
+
+    def _all_parameters(self) -> dict[str, tuple[Value, ...]]:
+        """Return the parameters of all sources, each with the values that some source declares."""
+        if not self.has_several_sources:
+            return self._first_source.parameters
+        found: dict[str, tuple[Value, ...]] = {SOURCE: tuple(self.sources)}
+        for name in self.sources:
+            refuse((wrong := fault("source", name), wrong))
+        for source in self.sources.values():
+            for name, values in source.parameters.items():
+                met = found.setdefault(name, values)
+                kinds = {type(value) for value in (*met, *values)}
+                wrong = f"parameter {name}: two sources have values of different kinds"
+                refuse((len(kinds) > 1, wrong))
+                found[name] = tuple(dict.fromkeys((*met, *values)))
+        return found
 
     # ------------------------------------------------------------------ decorators
 
     def constraint(self, function: Function) -> Function:
         """Attach a condition over the parameters it names (and ``device``) that must hold."""
-        self._attach(self.constraint_rules, self._rule("constraint", function))
-        return function
+        return self._only_source("constraint").constraint(function)
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
         """Attach a condition under which the governed parameters matter, and otherwise keep their first value."""
-        check_known("applies", "parameter", governed, self.parameters)
+        return self._only_source("applies").applies(*governed)
 
-        def attach(function: Function) -> Function:
-            rule = self._rule("applies", function, governs=governed)
-            for name in set(rule.parameters) & set(governed):
-                raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
-            self._attach(self.applies_rules, rule)
-            return function
-
-        return attach
+    def _only_source(self, decorator: str) -> Source:
+        if self.has_several_sources:
+            raise self.error(f"@{self.name}.{decorator}: declare it on one of its sources")
+        return self._first_source
 
     def arguments(self, function: Function) -> Function:
         """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order."""
         return self._hook("arguments", function)
-
-    def scratch(self, function: Function) -> Function:
-        """Attach ``(c, p) -> dict of Out``: workspaces, passed after the arguments."""
-        return self._hook("scratch", function)
 
     def reference(self, function: Function) -> Function:
         """Attach the expected outputs: called with arguments by name, arrays as float64."""
@@ -219,30 +264,6 @@ class Declaration:
     def work(self, function: Function) -> Function:
         """Attach ``(p) -> Work``."""
         return self._hook("work", function)
-
-    def launch(self, function: Function) -> Function:
-        """Attach ``(c, p) -> Launch | tuple of Launch and Fill``: the timed unit, idempotent."""
-        return self._hook("launch", function)
-
-    def options(self, function: Function) -> Function:
-        """Attach ``(c, device) -> sequence of str``: compiler options in addition to the defines."""
-        return self._hook("options", function)
-
-    def requires(self, function: Function) -> Function:
-        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration."""
-        return self._hook("requires", function)
-
-    def defines(self, function: Function) -> Function:
-        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters."""
-        return self._hook("defines", function)
-
-    def exclusive(self, function: Function) -> Function:
-        """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap."""
-        return self._hook("exclusive", function)
-
-    def deterministic(self, function: Function) -> Function:
-        """Attach ``(c, p) -> bool``: whether every run on the same data and device gives the same bits."""
-        return self._hook("deterministic", function)
 
     def call(self, function: Function) -> Function:
         """Attach the signature of the tuned kernel for `autotune.load`, with an `Operand` for each array."""
@@ -274,17 +295,36 @@ class Declaration:
         """The folder of the space file, whose modules the functions import; None for a script's."""
         return self.file.parent if self.file and self.module.startswith(modules.SPACE) else None
 
+    def has_hook(self, name: str, c: Mapping[str, Any]) -> bool:
+        """Return whether a function of this name serves a configuration."""
+        return name in self._serving(name, c).hooks
+
+    def takes_device(self, name: str, c: Mapping[str, Any]) -> bool:
+        """Return whether the function of this name that serves a configuration takes the device."""
+        return name in self._serving(name, c).device_hooks
+
+    def _serving(self, name: str, c: Mapping[str, Any]) -> Functions:
+        source = self.source_of(c)
+        return source if name in source.hooks else self
+
     def hook(self, name: str) -> Callable[..., Any]:
-        """Return the function attached under a name."""
-        if name not in self.hooks:
+        """Return the function attached to the kernel under a name."""
+        return self._hook_of(self, name)
+
+    def _hook_of(self, owner: Functions, name: str) -> Callable[..., Any]:
+        if name not in owner.hooks:
             raise self.error(f"no {name} function; attach one with @{self.name}.{name}")
-        return self.hooks[name]
+        return owner.hooks[name]
 
     def call_hook(self, name: str, *args: Any, device: Any = None, fills: bool = True) -> Any:
-        """Call a hook, with all layout fields of problems, and with the device if it asks for one."""
-        function = self.hook(name)
+        """Call a hook, with all layout fields of problems, and with the device if it asks for one.
+
+        If it takes a configuration, that is the first argument.
+        """
+        owner = self._serving(name, args[0]) if "c" in HOOKS[name] else self
+        function = self._hook_of(owner, name)
         given = (self.filled(a) if fills and isinstance(a, Problem) else a for a in args)
-        extra = {DEVICE: device} if name in self.device_hooks else {}
+        extra = {DEVICE: device} if name in owner.device_hooks else {}
         return self.guarded(name, function, *given, **extra)
 
     def guarded(self, what: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
@@ -298,11 +338,6 @@ class Declaration:
             own = getattr(getattr(function, "__code__", None), "co_filename", "")
             where = line_of(error, str(self.file)) or line_of(error, own)
             raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
-
-    def error(self, message: str) -> SpecError:
-        """Return a `SpecError` that names this kernel and its space file."""
-        where = f" ({self.file.name})" if self.file else ""
-        return SpecError(f"{self.name}{where}: {message}")
 
     # ------------------------------------------------------------------ forms of a problem
 
@@ -320,61 +355,31 @@ class Declaration:
 
     # ------------------------------------------------------------------ checks
 
-    def _hook(self, name: str, function: Function) -> Function:
-        given, needed = tuple(inspect.signature(function).parameters), HOOKS[name]
-        if given not in (needed, (*needed, DEVICE)):
-            hint = "; what a launch depends on is a parameter or a problem field, never data"
-            raise self.error(
-                f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
-                f"not ({', '.join(given)}){hint if name == 'launch' else ''}"
-            )
-        self.hooks[name] = function
-        (self.device_hooks.add if DEVICE in given else self.device_hooks.discard)(name)
-        return function
-
-    def _rule(
-        self, kind: str, function: Callable[..., object], governs: tuple[str, ...] = ()
-    ) -> Rule:
-        names = tuple(inspect.signature(function).parameters)
-        parameters = tuple(name for name in names if name != DEVICE)
-        uses_device = len(parameters) < len(names)
-        asked = (
-            names if kind == "applies" else parameters
-        )  # whether one applies depends on no device
-        check_known(f"{kind} {function.__name__!r}", "parameter", asked, self.parameters)
-        return Rule(function.__name__, _about(function), function, parameters, uses_device, governs)
-
-    def _attach(self, rules: list[Rule], rule: Rule) -> None:
-        if self.file is None and rule.name != "_":
-            rules[:] = [known for known in rules if known.name != rule.name]
-        rules.append(rule)
-
-    def _source_name(self, source: Source) -> str:
-        """Return a source as it is written; a function as its file and name."""
+    def _file_of(self, declared: Source, space: Path | None) -> str:
+        """Return the code of a source as it is written; a function as its file and name."""
+        code = declared.code
         if not self.language:
-            refuse(
-                (
-                    not isinstance(source, str),
-                    f"Kernel: source {source!r} is no text; give language='triton'",
-                )
-            )
-            return str(source)
-        while hasattr(source, "fn"):  # of decorators
-            source = source.fn
-        if isinstance(source, FunctionType):
-            file = Path(source.__code__.co_filename)
-            is_beside = self.file is not None and file.parent == self.file.parent
-            source = f"{file.name if is_beside else file}:{source.__name__}"
-        name = str(source)
+            wrong = f"Kernel: source {code!r} is not a text; give language='triton'"
+            refuse((not isinstance(code, str), wrong))
+            return str(code)
+        refuse((declared.device_macros, f"device_macros: {self.language_name} has no macros"))
+        while hasattr(code, "fn"):  # of decorators
+            code = code.fn
+        if isinstance(code, FunctionType):
+            file = Path(code.__code__.co_filename)
+            is_in_folder = space is not None and file.parent == space.parent
+            code = f"{file.name if is_in_folder else file}:{code.__name__}"
+        name = str(code)
         wrong = f"Kernel: source {name!r}: expected 'FILE:FUNCTION', or a function of a file"
         refuse((not name.rpartition(":")[0] or name.startswith("<"), wrong))
         return name
 
     def _named(self, name: str | None) -> str:
-        first = next(iter(self.sources.values()), "")
+        refuse((name is None and self.has_several_sources, "Kernel: sources need name='...'"))
+        first = next(iter(self.files.values()))
         if self.language:
             first = first.rpartition(":")[2].partition(",")[0]
-        if name is None and _is_text(first):
+        if name is None and is_text(first):
             raise SpecError("Kernel: a source that is given as a text needs name='...'")
         chosen = name or Path(first).stem
         refuse((wrong := fault("kernel name", chosen), wrong))
@@ -382,10 +387,10 @@ class Declaration:
 
     def _take_texts(self) -> None:
         """Give each source that is a text the name of a file, for messages and includes."""
-        for variant, source in self.sources.items():
-            if _is_text(source) and not self.language:
-                file = "_".join(filter(None, (self.name, variant))) + ".cu"
-                self.sources[variant], self.written[file] = file, source
+        for source, code in self.files.items():
+            if is_text(code) and not self.language:
+                file = "_".join(filter(None, (self.name, source))) + ".cu"
+                self.files[source], self.written[file] = file, code
 
     def _per_backend(
         self, problems: Sequence[Problem] | Mapping[str, Sequence[Problem]]
@@ -396,18 +401,8 @@ class Declaration:
         return {name: tuple(map(self.normal, problems.get(name, ()))) for name in self.backends}
 
 
-def _call_end(frame: FrameType) -> tuple[int, int] | None:
-    """Return the line and column at which the call ends that a frame is in; None where Python keeps none."""
-    _, line, _, column = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    return None if line is None or column is None else (line, column)
-
-
-def _about(function: Callable[..., object]) -> str:
-    return inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-
-
-def _is_text(source: str) -> bool:
-    return "\n" in source or "{" in source
+def _always(c: object, p: object) -> bool:
+    return True
 
 
 def line_of(error: BaseException, file: str) -> str:

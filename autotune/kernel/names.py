@@ -55,6 +55,7 @@ _TAKEN: dict[str, frozenset[str]] = {
     "problem field": _PYTHON | LOOKUP_ARGUMENTS,
     "argument": _PYTHON,
     "variant": frozenset({"best"}),
+    "source": CPP_KEYWORDS | _PYTHON,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.errors import UsageError, unknown
 from autotune.kernel.spec import Kernel
-from autotune.values import Configuration, Problem, Value
+from autotune.values import SOURCE, Configuration, Problem, Value
 
 
 def pairs(text: str) -> dict[str, str]:
@@ -71,8 +71,21 @@ def _field(name: str, given: Any, example: Any) -> int | str:
 
 
 def configuration(kernel: Kernel, given: str | Mapping[str, Any]) -> Configuration:
-    """Return a configuration; parameters left out keep the kernel's default."""
-    return kernel.default().replace(**values(kernel.name, kernel.parameters, given))
+    """Return a configuration; parameters left out keep the default of the source that is named."""
+    found = values(kernel.name, kernel.parameters, given)
+    default = kernel.default(found.get(SOURCE, ""))
+    for name in found:
+        if name not in default:
+            raise UsageError(_not_of_source(kernel, name, default))
+    return default.replace(**found)
+
+
+def _not_of_source(kernel: Kernel, name: str, default: Configuration) -> str:
+    owners = [source for source, own in kernel.sources.items() if name in own.parameters]
+    return (
+        f"{kernel.name}: source {default[SOURCE]} has no parameter {name}; add "
+        f"{' or '.join(f'{SOURCE}={owner}' for owner in owners)}"
+    )
 
 
 def values(

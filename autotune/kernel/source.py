@@ -8,10 +8,11 @@ import inspect
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dis import get_instructions
 from functools import _lru_cache_wrapper, partial
+from itertools import product
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -29,8 +30,9 @@ from autotune.kernel.includes import (
     text_fingerprint,
 )
 from autotune.kernel.modules import files_of, home_of
+from autotune.kernel.rules import Call, Source
 from autotune.kernel.spec import Kernel
-from autotune.values import Configuration, Problem
+from autotune.values import SOURCE, Configuration, Problem
 
 #: Devices of every architecture, for options that depend on it.
 _DEVICES = (
@@ -38,8 +40,10 @@ _DEVICES = (
     *(Device("opencl", arch, arch) for arch in ("opencl_cpu", "opencl_gpu")),
 )
 
-#: Options of `Kernel` that are no lists of what to try; all keywords that it does not name are parameters.
-_DECIDING_OPTIONS = frozenset(inspect.signature(Kernel).parameters) - {
+#: Options of `Kernel` and `Source` that are no lists of what to try. Other keywords are parameters.
+_DECIDING_OPTIONS = frozenset(
+    [*inspect.signature(Kernel).parameters, *inspect.signature(Source).parameters]
+) - {
     *("parameters", "problems", "quick_problems", "edge_problems", "seeds", "default", "backends"),
     "variants",
 }
@@ -57,7 +61,11 @@ def source_of(
 ) -> str:
     """Return the text that a compiler gets for a configuration, with its defines in front."""
     text = source_text(kernel, configuration, device).text
-    return text if kernel.language else with_defines(text, kernel.macros(configuration, problem))
+    return (
+        text
+        if kernel.language
+        else with_defines(text, kernel.macros(configuration, problem, device))
+    )
 
 
 def source_text(kernel: Kernel, configuration: Configuration, device: Device) -> SourceText:
@@ -90,22 +98,30 @@ class _OwnFiles:
 
 def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
     """Return the search paths of a kernel, with each value of each parameter in turn, on all devices."""
-    if "options" not in kernel.hooks:
-        return (SearchPath(),)
     devices = [device for device in _DEVICES if device.backend in kernel.backends]
     found = dict[SearchPath, None]()
-    for device in devices if "options" in kernel.device_hooks else devices[:1]:
-        for name, values in kernel.parameters.items():
-            for value in values:
-                with suppress(SpecError):  # no valid configuration, mostly
-                    options = kernel.compiler_options(kernel.completed({name: value}), device)
-                    found[search_path(options)] = None
+    for default in map(kernel.default, kernel.sources):
+        if not kernel.has_hook("options", default):
+            found[SearchPath()] = None
+            continue
+        count = len(devices) if kernel.takes_device("options", default) else 1
+        for configuration, device in product(_one_by_one(kernel, default), devices[:count]):
+            with suppress(SpecError):  # mostly because the configuration is not valid
+                found[search_path(kernel.compiler_options(configuration, device))] = None
     return tuple(found) or (SearchPath(),)
+
+
+def _one_by_one(kernel: Kernel, default: Configuration) -> Iterator[Configuration]:
+    """Yield configurations of a default's source in which each parameter has each value."""
+    named = {name: value for name, value in default.items() if name == SOURCE}
+    for name, values in kernel.source_of(default).parameters.items():
+        for value in values:
+            yield kernel.completed({**named, name: value})
 
 
 def frozen_sources(kernel: Kernel) -> dict[tuple[Path, SearchPath], SourceText]:
     """Return the sources of a kernel as they are now; its ``texts`` hold them for a run."""
-    files = dict.fromkeys(map(kernel.find_source, kernel.sources.values()))
+    files = dict.fromkeys(map(kernel.find_source, kernel.files.values()))
     return {
         (file, path): _text_of(kernel, file, path)
         for path in search_paths(kernel)
@@ -147,7 +163,7 @@ def own_fingerprint(kernel: Kernel) -> str:
     """
     if not kernel.fingerprint and is_of_file(kernel):
         assert kernel.file is not None
-        kernel.fingerprint = spec_fingerprint(kernel.file, kernel.call_end)
+        kernel.fingerprint = spec_fingerprint(kernel.file, kernel.places)
     if kernel.fingerprint:
         return kernel.fingerprint
     found = functions_of(kernel)
@@ -156,9 +172,14 @@ def own_fingerprint(kernel: Kernel) -> str:
 
 def functions_of(kernel: Kernel) -> Description:
     """Return what decides the results of a kernel in no space file."""
-    hooks = sorted(kernel.hooks.keys() - _SEARCH_HOOKS)
-    options = (kernel.sources, kernel.static, kernel.layout)
-    return Description(kernel.module, [options, *((name, kernel.hooks[name]) for name in hooks)])
+    options = (kernel.files, kernel.static, kernel.layout)
+    facts = [each.device_macros for each in kernel.sources.values() if each.device_macros]
+    hooks = [
+        (name, owner.hooks[name])
+        for owner in (kernel, *kernel.sources.values())
+        for name in sorted(owner.hooks.keys() - _SEARCH_HOOKS)
+    ]
+    return Description(kernel.module, [options, *facts, *hooks])
 
 
 def modules_fingerprint(modules: Iterable[str]) -> str:
@@ -166,14 +187,14 @@ def modules_fingerprint(modules: Iterable[str]) -> str:
     return text_fingerprint("\n".join(_Reached(None, modules).texts))
 
 
-def spec_fingerprint(file: Path, call_end: tuple[int, int] | None = None) -> str:
+def spec_fingerprint(file: Path, calls: Iterable[Call] = ()) -> str:
     """Return the sha256 of a space file, without comments, docstrings and lists of what to try.
 
-    Those lists are arguments of the call of `Kernel` that ends at this line and column: a new value or
-    problem makes no measurement obsolete. The person's own modules that the file imports, directly or
-    not, are in; installed packages are not.
+    Those lists are arguments of the given calls of `Kernel` and `Source`: a new value or problem makes no
+    measurement obsolete. The person's own modules that the file imports, directly or not, are in;
+    installed packages are not.
     """
-    return text_fingerprint("\n".join(_Reached(file, call_end=call_end).texts))
+    return text_fingerprint("\n".join(_Reached(file, calls=calls).texts))
 
 
 class _Reached:
@@ -183,9 +204,9 @@ class _Reached:
         self,
         space: Path | None,
         modules: Iterable[str] = (),
-        call_end: tuple[int, int] | None = None,
+        calls: Iterable[Call] = (),
     ) -> None:
-        self._space, self._call_end = space.resolve() if space else None, call_end
+        self._space, self._calls = space.resolve() if space else None, tuple(calls)
         #: The person's own files, and of each the folder of its outermost package.
         self._homes = {self._space: self._space.parent} if self._space else {}
         for name in modules:
@@ -201,8 +222,8 @@ class _Reached:
         name = "" if is_space else f"{os.path.relpath(file, self._homes[file])}\n"
         try:
             tree = ast.parse(file.read_text(encoding="utf-8-sig"))
-            if is_space and self._call_end:
-                _drop_lists(tree, self._call_end)
+            ends = {(call.line, call.column) for call in self._calls if call.file == file.resolve()}
+            _drop_lists(tree, ends)
             text = _dumped(tree)
         except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
             return name + hashlib.sha256(file.read_bytes()).hexdigest()
@@ -234,11 +255,11 @@ class _Reached:
             self._homes.setdefault(file, home)
 
 
-def _drop_lists(tree: ast.Module, call_end: tuple[int, int]) -> None:
-    """Remove the lists of what to try from the call that ends there."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == call_end:
-            node.keywords = [each for each in node.keywords if not _only_lists(each)]
+def _drop_lists(tree: ast.Module, ends: Collection[tuple[int, int]]) -> None:
+    """Remove the lists of what to try from the calls that end at these lines and columns."""
+    for node in ast.walk(tree) if ends else ():
+        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) in ends:
+            node.keywords = [keyword for keyword in node.keywords if not _only_lists(keyword)]
 
 
 def _only_lists(keyword: ast.keyword) -> bool:

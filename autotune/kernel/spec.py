@@ -16,10 +16,11 @@ from typing import Any, TypeAlias
 
 from autotune.devices.device import Device
 from autotune.errors import needing
-from autotune.kernel.declaration import DEVICE, Declaration
+from autotune.kernel.declaration import Declaration
 from autotune.kernel.names import OFFSET, fault
+from autotune.kernel.rules import DEVICE
 from autotune.project import Project, current_folder, project_of
-from autotune.values import Configuration, Problem, Value
+from autotune.values import SOURCE, Configuration, Problem, Value
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Kernel(Declaration):
         """Return the function that a launch without ``entry`` launches."""
         if not self.language:
             return self.name
-        return self._source_of(c).rpartition(":")[2].partition(",")[0]
+        return self._file(c).rpartition(":")[2].partition(",")[0]
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
         """Return parameters and compiled-in fields, these in upper case too, as a language gets them.
@@ -181,7 +182,7 @@ class Kernel(Declaration):
         """
         fields = self._compiled_in(p)
         given = {**{name.upper(): value for name, value in fields.items()}, **fields, **c}
-        if "defines" not in self.hooks:
+        if not self.has_hook("defines", c):
             return given
         added = self.call_hook("defines", c, p)
         self._expect(isinstance(added, Mapping), "defines", added, "a dict of values")
@@ -215,8 +216,8 @@ class Kernel(Declaration):
         return steps
 
     def workspaces(self, c: Configuration, p: Problem, device: Any) -> Mapping[str, Out]:
-        """Return the scratch buffers of one configuration and problem; none where none is declared."""
-        if "scratch" not in self.hooks:
+        """Return the declared scratch buffers of one configuration and problem."""
+        if not self.has_hook("scratch", c):
             return {}
         workspaces: Mapping[str, Out] = self.call_hook("scratch", c, p, device=device)
         for name in workspaces:
@@ -225,8 +226,8 @@ class Kernel(Declaration):
         return workspaces
 
     def compiler_options(self, c: Configuration, device: Any) -> tuple[str, ...]:
-        """Return the compiler options of one configuration; none where none are declared."""
-        if "options" not in self.hooks:
+        """Return the declared compiler options of one configuration."""
+        if not self.has_hook("options", c):
             return ()
         options = self.call_hook("options", c, device=device)
         self._expect(isinstance(options, list | tuple), "options", options, "a list of strings")
@@ -273,15 +274,15 @@ class Kernel(Declaration):
 
     def allows(self, c: Configuration, p: Problem) -> bool:
         """Return whether a problem meets the requirement of a configuration, if one is declared."""
-        return "requires" not in self.hooks or self._truth("requires", c, p)
+        return not self.has_hook("requires", c) or self._truth("requires", c, p)
 
     def is_exclusive(self, c: Configuration) -> bool:
         """Return whether launches of one loaded module are declared not to overlap."""
-        return "exclusive" in self.hooks and self._truth("exclusive", c)
+        return self.has_hook("exclusive", c) and self._truth("exclusive", c)
 
     def is_deterministic(self, c: Configuration, p: Problem) -> bool:
         """Return whether the same data are declared to give the same bits in every run."""
-        return "deterministic" in self.hooks and self._truth(
+        return self.has_hook("deterministic", c) and self._truth(
             "deterministic", c, self._compiled_in(p)
         )
 
@@ -327,11 +328,11 @@ class Kernel(Declaration):
 
     def source_file(self, c: Configuration) -> Path:
         """Return the source file of a configuration."""
-        return self.find_source(self._source_of(c))
+        return self.find_source(self._file(c))
 
-    def _source_of(self, c: Configuration) -> str:
-        first = next(iter(self.sources.values()))
-        return self.sources.get(str(c.get("VARIANT")), first)
+    def _file(self, c: Configuration) -> str:
+        first = next(iter(self.files.values()))
+        return self.files.get(str(c.get(SOURCE, c.get("VARIANT", ""))), first)
 
     def find_source(self, file: str) -> Path:
         """Return the path of a source: in ``../kernels`` of the space file, or in its folder.
@@ -363,48 +364,49 @@ class Kernel(Declaration):
             )
         return found
 
-    def macros(self, c: Configuration, p: Problem) -> dict[str, str]:
-        """Return the preprocessor symbols of a configuration, and of the problem's static fields.
+    def macros(self, c: Configuration, p: Problem, device: Device) -> dict[str, str]:
+        """Return the preprocessor symbols of a configuration, of static fields and of the device.
 
         A text value ``v`` of ``P`` is ``P_v``, and every value's ``P_<value>`` is its number, from 1:
-        a word that is not declared is 0 in ``#if``, and so equal to none. A defines hook replaces them.
+        a word that is not declared is 0 in ``#if``, and so equal to none. A defines hook replaces those of
+        parameters and fields.
         """
-        if "defines" in self.hooks:
-            returned = self.call_hook("defines", c, self._compiled_in(p), fills=False)
+        source = self.source_of(c)
+        facts = {
+            name: _literal(getattr(device, fact)) for name, fact in source.device_macros.items()
+        }
+        if self.has_hook("defines", c):
+            problem = self._compiled_in(p)
+            returned = self.call_hook("defines", c, problem, device=device, fills=False)
             self._expect(isinstance(returned, Mapping), "defines", returned, "a dict of macros")
-            return {name: _literal(value) for name, value in returned.items()}
+            return {name: _literal(value) for name, value in returned.items()} | facts
         defines: dict[str, str] = {}
-        for name, values in self.parameters.items():
+        for name, values in source.parameters.items():
             value = c[name]
             if isinstance(value, str):
-                defines.update({f"{name}_{word}": str(i) for i, word in enumerate(values, 1)})
+                for number, word in enumerate(values, 1):
+                    defines[f"{name}_{word}"] = str(number)
                 defines[name] = f"{name}_{value}"
             else:
                 defines[name] = _literal(value)
         for field, value in zip(self.static, self.static_of(p), strict=True):
             defines[field.upper()] = str(value)
-        return defines
-
-    def completed(self, partial: Mapping[str, Value]) -> Configuration:
-        """Return a configuration with missing parameters at their first value."""
-        first = {name: values[0] for name, values in self.parameters.items()}
-        return Configuration({**first, **partial})
-
-    def default(self) -> Configuration:
-        """Return the configuration for lookup when nothing is known."""
-        return self.completed(self.default_values)
+        return defines | facts
 
     def validate(self) -> None:
         """Check what can only be checked once the whole space file has run."""
-        for name in ("arguments", "launch"):
-            self.hook(name)
-        for file in self.sources.values():
+        self.hook("arguments")
+        for source in self.sources.values():
+            if "launch" not in source.hooks:
+                self.hook("launch")
+        for file in self.files.values():
             self.find_source(file)
         if not any(self.problems.values()):
             raise self.error("no problems: give problems=[Problem(...), ...]")
         # Otherwise they would first be called after the search.
-        self.is_exclusive(self.default())
-        self.is_deterministic(self.default(), self.all_problems()[0])
+        for configuration in map(self.default, self.sources):
+            self.is_exclusive(configuration)
+            self.is_deterministic(configuration, self.all_problems()[0])
 
 
 def _literal(value: Any) -> str:

@@ -79,11 +79,7 @@ class ReportContent:
         """Parameters that have a choice: of several values among the valid configurations."""
         if self.space is None:
             return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
-        rows = self.space.rows
-        differs = rows.min(axis=0) != rows.max(axis=0) if len(rows) else ()
-        return frozenset(
-            k for k, is_free in zip(self.space.names, differs, strict=False) if is_free
-        )
+        return self.space.free
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
         """Return a configuration without parameters that have no choice or no effect."""
@@ -123,10 +119,7 @@ def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping
     """Return the parameters that have an effect; all where the configuration is of an older space."""
     if space is None or not space.applicability:  # nothing is conditional
         return configuration
-    is_declared = set(configuration) == set(space.parameters) and all(
-        configuration[name] in values for name, values in space.parameters.items()
-    )
-    return space.relevant(configuration) if is_declared else configuration
+    return space.relevant(configuration) if space.declares(configuration) else configuration
 
 
 def content_of(
@@ -216,8 +209,9 @@ def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[
 
 def _is_of(row: Row, record: TunedRecord) -> bool:
     """Return whether a row is of the record's kernel, and not of another kernel of that name."""
-    names = set(row.measurement.configuration), set(row.problem) - set(record.layout)
-    return row.kernel == record.kernel and names == (set(record.parameters), set(record.fields))
+    fields = set(row.problem) - set(record.layout)
+    is_declared = record.is_declared(row.measurement.configuration)
+    return row.kernel == record.kernel and is_declared and fields == set(record.fields)
 
 
 def _measured_alike(rows: Sequence[Row], entry: TunedProblem | None) -> list[Row]:

@@ -10,10 +10,10 @@ from itertools import combinations
 from types import CodeType, FunctionType
 from typing import Any
 
-from autotune.kernel.declaration import HOOKS
+from autotune.kernel.rules import HOOKS
 from autotune.kernel.source import frozen_sources
 from autotune.kernel.spec import Kernel
-from autotune.values import Configuration
+from autotune.values import SOURCE, Configuration
 
 #: Comments and texts of a source, whose words are no names.
 _NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
@@ -29,19 +29,21 @@ def unnamed(kernel: Kernel) -> Iterator[str]:
     """Yield warnings of parameters that neither a source nor a function of the kernel names."""
     text = "\n".join(source.text for source in frozen_sources(kernel).values())
     rules = [rule.function for rule in (*kernel.constraint_rules, *kernel.applies_rules)]
-    hooks = [
-        kernel.hooks[hook] for hook, takes in HOOKS.items() if "c" in takes and hook in kernel.hooks
+    attached = [
+        (name, function)
+        for owner in (kernel, *kernel.sources.values())
+        for name, function in owner.hooks.items()
     ]
+    hooks = [function for name, function in attached if "c" in HOOKS.get(name, ())]
     functions = [*hooks, *rules, *kernel.metrics.values()]
     language = kernel.language
     named = _words(functions) | (language.options if language else set())
-    if _LEFT.search(text) or named & _ALL or "defines" in kernel.hooks:
+    if _LEFT.search(text) or named & _ALL or "defines" in dict(attached):
         return
     in_source = set(re.findall(r"[A-Za-z_]\w*", text if language else _NO_CODE.sub(" ", text)))
-    chooses_source = {"VARIANT"} if len(kernel.sources) > 1 else set()
     for name, values in kernel.parameters.items():
         macros = {name, *(f"{name}_{value}" for value in values if isinstance(value, str))}
-        if not macros & in_source and name not in named | chooses_source:
+        if not macros & in_source and name not in named | {SOURCE, "VARIANT"}:
             yield (
                 f"{kernel.name}: parameter {name} does nothing: neither the source nor a function of the "
                 "space file names it; correct its name, or remove it"
@@ -87,6 +89,8 @@ def equal_values(kernel: Kernel, twins: Iterable[Mapping[Configuration, str]]) -
         for name, values in kernel.parameters.items():
             groups: dict[Configuration, dict[Any, str]] = {}
             for configuration, twin in of_problem.items() if len(values) > 1 else ():
+                if name not in configuration:
+                    continue
                 others = configuration.replace(**{name: values[0]})
                 groups.setdefault(others, {})[configuration[name]] = twin
             for group in groups.values():

@@ -126,6 +126,7 @@ def _declared(kernel: Kernel, device: Device) -> dict[str, Any]:
             for name in kernel.fields
         },
         "parameters": dict(kernel.parameters),
+        "sources": {name: tuple(own.parameters) for name, own in kernel.sources.items() if name},
         "layout": dict(kernel.layout),
         "default": default_plan(kernel, example, device),
     }

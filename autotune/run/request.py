@@ -55,8 +55,11 @@ class VerifyOne:
         row = space.canonical(space.row(self.configuration))
         if space.find(row) is not None:
             return
-        values = zip(space.parameters.items(), row, strict=True)
-        canonical = {name: declared[index] for (name, declared), index in values}
+        canonical = {
+            name: declared[index]
+            for (name, declared), index in zip(space.parameters.items(), row, strict=True)
+            if name in self.configuration
+        }
         broken = [
             f"{rule.name} ({rule.doc})" for rule in broken_constraints(kernel, canonical, device)
         ]

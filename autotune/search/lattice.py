@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.kernel.space import Rows, Space
+from autotune.kernel.joining import Rows
+from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.search.base import Session
 

@@ -23,7 +23,8 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr
 from threadpoolctl import ThreadpoolController
 
-from autotune.kernel.space import Rows, Space
+from autotune.kernel.joining import Rows
+from autotune.kernel.space import Space
 from autotune.values import Value
 
 Numbers: TypeAlias = NDArray[np.int64]

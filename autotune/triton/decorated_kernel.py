@@ -56,8 +56,8 @@ class DecoratedKernel(Kernel):
             **parameters,
         )
         file = Path(function.__code__.co_filename).resolve()
-        self.sources = {"": f"{file}:{function.__name__}"}
-        self.file, self.call_end = file, None
+        self.files = {"": f"{file}:{function.__name__}"}
+        self.file, self.places = file, ()
         self.module = function.__module__.removeprefix(SPACE)
         self.calls: dict[Problem, RecordedCall] = {}
         self._launches: dict[Problem, dict[Configuration, ConfiguredLaunch]] = {}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER, OPERATORS, value_of
+from autotune.values import SOURCE
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -494,8 +495,10 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     device: RecordedDevice
     #: Problem fields in the kernel's order.
     fields: Mapping[str, Literal["integer", "categorical"]]
-    #: Parameters in declared order, with the values each may take.
+    #: Parameters of any source in declared order, with the values that each may take.
     parameters: Mapping[str, Annotated[tuple[Value, ...], msgspec.Meta(min_length=1)]]
+    #: If there are several sources, the names of the parameters of each; see `autotune.values.SOURCE`.
+    sources: Mapping[str, tuple[str, ...]] = {}
     #: Layout fields, and what they are where arrays lie as those that were tuned.
     layout: Mapping[str, Integer] = {}
     #: What to use when nothing is known of a problem.
@@ -553,7 +556,13 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shape(self) -> tuple[object, ...]:
         """Names and kinds of values: records that differ in them cannot be merged."""
         kinds = {name: type(values[0]) for name, values in self.parameters.items()}
-        return self.fields, kinds, self.layout
+        return self.fields, kinds, self.layout, self.sources
+
+    def is_declared(self, configuration: Mapping[str, Value]) -> bool:
+        """Return whether a configuration has the parameters of its source, and no others."""
+        own = self.sources.get(str(configuration.get(SOURCE))) if self.sources else self.parameters
+        named = {SOURCE} if self.sources else set[str]()
+        return own is not None and set(configuration) == named.union(own)
 
 
 def other_kernel(
@@ -609,6 +618,7 @@ def check(record: TunedRecord) -> None:
     if len(set(names)) < len(names):
         raise ValueError("a problem field, parameter or layout field has the name of another")
     moment(record.provenance.created)
+    _check_sources(record)
     for name, values in record.parameters.items():
         if len({type(value) for value in values}) > 1:
             raise ValueError(f"parameter {name} has values of several kinds")
@@ -629,6 +639,16 @@ def check(record: TunedRecord) -> None:
     _check_portfolio(record.portfolio, integers)
 
 
+def _check_sources(record: TunedRecord) -> None:
+    if not record.sources:
+        return
+    if record.parameters.get(SOURCE) != tuple(record.sources):
+        raise ValueError(f"parameter {SOURCE} has other values than the sources")
+    own = {name for names in record.sources.values() for name in names}
+    if own != record.parameters.keys() - {SOURCE}:
+        raise ValueError("the sources have other parameters than the record")
+
+
 def _check_members(record: TunedRecord) -> None:
     contenders = [found for tuned in record.problems for found in tuned.race.contenders]
     if any(bool(found.vendor) == (found.configuration is not None) for found in contenders):
@@ -647,7 +667,8 @@ def _check_members(record: TunedRecord) -> None:
     configurations += [found.configuration for found in contenders if not found.vendor]
     declared = {name: type(values[0]) for name, values in record.parameters.items()}
     for configuration in configurations:
-        if {name: type(value) for name, value in configuration.items()} != declared:
+        is_declared = record.is_declared(configuration)
+        if not is_declared or any(type(v) is not declared[n] for n, v in configuration.items()):
             raise ValueError(f"configuration {dict(configuration)} has other parameters, or kinds")
 
 

@@ -138,6 +138,8 @@ class LookupTable(msgspec.Struct, eq=False):
     objective: str = TIME
     #: Declared values of each parameter, of all records together.
     parameters: dict[str, tuple[Value, ...]] = {}
+    #: If there are several sources, the names of the parameters of each.
+    sources: dict[str, tuple[str, ...]] = {}
     devices: dict[str, Group] = {}
     archs: dict[str, Group] = {}
     #: Driver names and uuids of devices, to their folders.
@@ -443,6 +445,7 @@ def build_table(
         default.source,
         dict(record.layout),
         objective,
+        sources=dict(record.sources),
     )
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]

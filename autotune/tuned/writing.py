@@ -24,6 +24,7 @@ from autotune.tuned.record import (
     key_of,
     other_kernel,
 )
+from autotune.values import SOURCE
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -212,7 +213,10 @@ def encode(record: TunedRecord) -> bytes:
     """Return the bytes of a record's file: equal for equal records."""
     document = msgspec.to_builtins(record, enc_hook=dict)
     document = {"format": FORMAT, "schema_version": record.schema_version, **document}
-    document = _in_order(document, [list(record.fields), list(record.parameters)])
+    if not record.sources:
+        del document["sources"]
+    own = [[SOURCE, *names] for names in record.sources.values()]
+    document = _in_order(document, [list(record.fields), list(record.parameters), *own])
     document["problems"].sort(key=lambda tuned: [*tuned["problem"].values()])
     try:
         data = (_lines(document) + "\n").encode("ascii")

@@ -1,0 +1,234 @@
+"""A source of a kernel: its parameters, its rules, and its functions of a configuration."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeAlias, TypeVar
+
+from autotune.devices.device import Device
+from autotune.errors import SpecError
+from autotune.kernel.names import check_known, fault, partial_of, refuse, values_of
+from autotune.values import SOURCE, Value
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+#: A file, a text, or in another language ``FILE:FUNCTION`` or that function itself.
+Code: TypeAlias = "str | Callable[..., Any]"
+
+#: Optional last argument of hooks that depend on the device.
+DEVICE = "device"
+#: Arguments of each hook, in order, before an optional `DEVICE`.
+HOOKS = {
+    "arguments": ("p", "rng"),
+    "tolerance": ("p",),
+    "work": ("p",),
+    "launch": ("c", "p"),
+    "scratch": ("c", "p"),
+    "requires": ("c", "p"),
+    "defines": ("c", "p"),
+    "deterministic": ("c", "p"),
+    "options": ("c",),
+    "exclusive": ("c",),
+}
+#: Facts of a device that a source can get as macros.
+_FACTS = frozenset(
+    [*(field.name for field in fields(Device) if field.type == "int"), "compute_capability"]
+) - {"index"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A constraint or applicability rule: a function over some of the parameters."""
+
+    name: str
+    doc: str
+    function: Callable[..., object]
+    #: Parameters it names, in the function's order; `uses_device` if it takes ``device`` too.
+    parameters: tuple[str, ...]
+    uses_device: bool = False
+    #: For applicability: the parameters that keep their first value where the rule is false.
+    governs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """The place at which a call ends in a file."""
+
+    file: Path
+    line: int
+    column: int
+
+
+class Functions:
+    """Functions that decorators attach to a kernel, or to one of its sources."""
+
+    def __init__(self, label: str, file: Path | None) -> None:
+        #: Name in messages.
+        self.label = label
+        #: The file of the declaration; None in a notebook.
+        self.file = file
+        self.hooks: dict[str, Callable[..., Any]] = {}
+        #: Names of hooks that take the device.
+        self.device_hooks: set[str] = set()
+
+    def scratch(self, function: Function) -> Function:
+        """Attach ``(c, p) -> dict of Out``: workspaces, passed after the arguments."""
+        return self._hook("scratch", function)
+
+    def launch(self, function: Function) -> Function:
+        """Attach ``(c, p) -> Launch | tuple of Launch and Fill``: the timed unit, idempotent."""
+        return self._hook("launch", function)
+
+    def options(self, function: Function) -> Function:
+        """Attach ``(c, device) -> sequence of str``: compiler options in addition to the defines."""
+        return self._hook("options", function)
+
+    def requires(self, function: Function) -> Function:
+        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration."""
+        return self._hook("requires", function)
+
+    def defines(self, function: Function) -> Function:
+        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters."""
+        return self._hook("defines", function)
+
+    def exclusive(self, function: Function) -> Function:
+        """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap."""
+        return self._hook("exclusive", function)
+
+    def deterministic(self, function: Function) -> Function:
+        """Attach ``(c, p) -> bool``: whether every run on the same data and device gives the same bits."""
+        return self._hook("deterministic", function)
+
+    def error(self, message: str) -> SpecError:
+        """Return a `SpecError` that names the declaration and its file."""
+        where = f" ({self.file.name})" if self.file else ""
+        return SpecError(f"{self.label}{where}: {message}")
+
+    def _hook(self, name: str, function: Function) -> Function:
+        given, needed = tuple(inspect.signature(function).parameters), HOOKS[name]
+        if given not in (needed, (*needed, DEVICE)):
+            hint = "; what a launch depends on is a parameter or a problem field, never data"
+            raise self.error(
+                f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
+                f"not ({', '.join(given)}){hint if name == 'launch' else ''}"
+            )
+        self.hooks[name] = function
+        (self.device_hooks.add if DEVICE in given else self.device_hooks.discard)(name)
+        return function
+
+
+class Source(Functions):
+    """One of several sources of a kernel; docs/spaces.md has its arguments and decorators.
+
+    A function of the kernel serves the sources that have none of that name.
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        *,
+        seeds: Sequence[Mapping[str, Value]] = (),
+        default: Mapping[str, Value] | None = None,
+        variants: Mapping[str, Mapping[str, Value]] | None = None,
+        device_macros: Mapping[str, str] | None = None,
+        **parameters: Iterable[Value],
+    ) -> None:
+        file, place = declared_at(sys._getframe(1))
+        super().__init__(_label(code), file)
+        #: Where its declaration ends.
+        self.place = place
+        self.code = code
+        self.parameters: dict[str, tuple[Value, ...]] = {
+            key: values_of(key, values) for key, values in parameters.items()
+        }
+        refuse((SOURCE in self.parameters, f"parameter {SOURCE}: names the source; rename it"))
+        #: Macros by name, and the attribute of the device that each is.
+        self.device_macros = dict(device_macros or {})
+        for name, fact in self.device_macros.items():
+            check_known(f"device_macros {name}", "attribute of a device", (fact,), _FACTS)
+            refuse(
+                (wrong := fault("parameter", name), wrong),
+                (name in self.parameters, f"device_macros: {name} is a parameter, too"),
+            )
+        self.seeds = tuple(self.partial("seeds", seed) for seed in seeds)
+        self.default_values = self.partial("default", default or {})
+        #: Named configurations that `autotune explain` compares with the winner.
+        self.variants: dict[str, dict[str, Value]] = {}
+        for variant, values in (variants or {}).items():
+            refuse((wrong := fault("variant", variant), wrong))
+            self.variants[variant] = self.partial(f"variant {variant}", values)
+        self.constraint_rules: list[Rule] = []
+        self.applies_rules: list[Rule] = []
+
+    def constraint(self, function: Function) -> Function:
+        """Attach a condition over the parameters it names (and ``device``) that must hold."""
+        self._attach(self.constraint_rules, self._rule("constraint", function))
+        return function
+
+    def applies(self, *governed: str) -> Callable[[Function], Function]:
+        """Attach a condition under which the governed parameters matter, and otherwise keep their first value."""
+        check_known("applies", "parameter", governed, self.parameters)
+
+        def attach(function: Function) -> Function:
+            rule = self._rule("applies", function, governs=governed)
+            for name in set(rule.parameters) & set(governed):
+                raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
+            self._attach(self.applies_rules, rule)
+            return function
+
+        return attach
+
+    def partial(self, where: str, values: Mapping[str, Value]) -> dict[str, Value]:
+        """Return values of some parameters as they are declared."""
+        return partial_of(where, values, self.parameters)
+
+    def completed(self, partial: Mapping[str, Value]) -> dict[str, Value]:
+        """Return values with missing parameters at their first value."""
+        return {**{name: values[0] for name, values in self.parameters.items()}, **partial}
+
+    def _rule(
+        self, kind: str, function: Callable[..., object], governs: tuple[str, ...] = ()
+    ) -> Rule:
+        names = tuple(inspect.signature(function).parameters)
+        parameters = tuple(name for name in names if name != DEVICE)
+        uses_device = len(parameters) < len(names)
+        # Whether a parameter applies depends on no device.
+        asked = names if kind == "applies" else parameters
+        check_known(f"{kind} {function.__name__!r}", "parameter", asked, self.parameters)
+        return Rule(function.__name__, _about(function), function, parameters, uses_device, governs)
+
+    def _attach(self, rules: list[Rule], rule: Rule) -> None:
+        if self.file is None and rule.name != "_":
+            rules[:] = [known for known in rules if known.name != rule.name]
+        rules.append(rule)
+
+
+def declared_at(frame: FrameType) -> tuple[Path | None, Call | None]:
+    """Return the file whose code a frame runs, None in a notebook, and where its call ends in it."""
+    name = frame.f_globals.get("__file__")
+    file = Path(name).resolve() if name else None
+    if file is None or file != Path(frame.f_code.co_filename).resolve():
+        return file, None
+    # Positions are None where Python keeps none.
+    _, line, _, column = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+    return file, None if line is None or column is None else Call(file, line, column)
+
+
+def is_text(code: str) -> bool:
+    """Return whether code is given as a text, not as a file."""
+    return "\n" in code or "{" in code
+
+
+def _label(code: Code) -> str:
+    if isinstance(code, str):
+        return "a source" if is_text(code) else code
+    return str(getattr(code, "__name__", "a source"))
+
+
+def _about(function: Callable[..., object]) -> str:
+    return inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
