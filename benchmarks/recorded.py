@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotune.interop.formats import read
+from autotune.interop.formats import read_results
 from autotune.kernel.joining import index_type
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
@@ -39,7 +39,7 @@ class Recording:
 
 def load(path: Path) -> Recording:
     """Number the configurations of a file of measurements, in the order of its parameters."""
-    found = read(path)
+    found = read_results(path)
     parameters = {name: tuple(values) for name, values in found.parameters.items()}
     ranks = {name: {value: n for n, value in enumerate(v)} for name, v in parameters.items()}
     measured = {

@@ -21,7 +21,7 @@ from autotune.cli import run
 from autotune.errors import RecordError
 from autotune.export import export_measurements
 from autotune.interop import exchange, formats
-from autotune.interop.formats import Labels, Results, read
+from autotune.interop.formats import Labels, Results, read_results
 from autotune.measure.measurement import Measurement, Status
 from autotune.store import Store, default_url
 from autotune.values import Configuration, Problem
@@ -114,7 +114,7 @@ def test_a_measurement_comes_back(format: str, write: Any) -> None:
     """Configuration, times and the kind of failure; not what autotune alone knows."""
     made = ours()
     text = export_measurements(format, made)[f"{KERNEL}-{format}.json"]
-    found = read(write(text))
+    found = read_results(write(text))
     assert (found.kernel, found.device_name) == (KERNEL, "Test GPU A")
     assert found.problem == made.problem
     assert found.parameters == made.parameters
@@ -132,7 +132,7 @@ def test_a_measurement_comes_back(format: str, write: Any) -> None:
 
 def test_t4_of_kernel_tuner_is_read(tmp_path: Path) -> None:
     """Its own names of times; further numbers as metrics; the reason of a failure."""
-    found = read(t4_of_kernel_tuner(tmp_path), Labels(kernel="gemm", device="GPU"))
+    found = read_results(t4_of_kernel_tuner(tmp_path), Labels(kernel="gemm", device="GPU"))
     good, bad = found.measurements
     assert (found.kernel, found.device_name, found.problem) == ("gemm", "GPU", Problem())
     assert good.samples_ms == (0.1, 0.1)  # the first runs cold
@@ -160,21 +160,21 @@ def test_published_t4_files_are_read_as_they_are(write: Any) -> None:
     rows.append(result(128, 9.0, correctness=0))
     rows.append(result(256, 9.0, invalidity="timeout"))
     path = write({"metadata": {"timeunit": "miliseconds"}, "results": rows}, "conv-A100_T4.json")
-    found = read(path)
+    found = read_results(path)
     assert (found.kernel, found.device_name) == ("conv-A100_T4", "conv-A100_T4")
     assert found.parameters == {"BM": (32, 64, 128, 256)}
     assert [row.median_ms for row in found.measurements] == [1.0, 5.0, None, None]
     assert [row.status for row in found.measurements[2:]] == ["wrong_result", "timed_out"]
     assert found.measurements[0].compile_s == pytest.approx(0.0384)
     in_seconds = {"metadata": {"timeunit": "seconds"}, "results": rows[:1]}
-    assert read(write(in_seconds)).best(1)[0].median_ms == 2000
+    assert read_results(write(in_seconds)).best(1)[0].median_ms == 2000
 
 
 # ---------------------------------------------------------------------- caches
 
 
 def test_reads_configurations_times_and_failures(write: Any) -> None:
-    recording = read(write(cache()))
+    recording = read_results(write(cache()))
     assert recording.kernel == "add"
     assert recording.problem == Problem(x=1024, y=8)
     assert recording.device_name == "NVIDIA A100"
@@ -192,7 +192,7 @@ def test_reads_configurations_times_and_failures(write: Any) -> None:
 
 def test_other_ways_to_fail(write: Any) -> None:
     for time in ("RuntimeFailedConfig", 1e20):
-        found = read(write(cache(cache={"64,a": entry(64, "a", time=time)})))
+        found = read_results(write(cache(cache={"64,a": entry(64, "a", time=time)})))
         assert found.measurements[0].status is Status.LAUNCH_FAILED
         assert found.best(1) == []
 
@@ -201,11 +201,11 @@ def test_a_cache_is_read_gzipped_unclosed_and_without_names(write: Any) -> None:
     text = json.dumps(cache())
     assert text.endswith("}}")
     for content in (gzip.compress(text.encode()), *(text[:-2] + end for end in ("", ",\n", "\n"))):
-        assert len(read(write(content, "plain.json")).measurements) == 4
-    found = read(write(cache(device_name="", kernel_name=None), "gemm-MI250X.json.gz"))
+        assert len(read_results(write(content, "plain.json")).measurements) == 4
+    found = read_results(write(cache(device_name="", kernel_name=None), "gemm-MI250X.json.gz"))
     assert found.device_name == found.kernel == "gemm-MI250X"
     old = {name: value for name, value in cache().items() if name != "tune_params"}
-    assert read(write(old)).parameters == {"BLOCK": (32, 64), "KIND": ("a", "b")}
+    assert read_results(write(old)).parameters == {"BLOCK": (32, 64), "KIND": ("a", "b")}
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
@@ -263,7 +263,7 @@ def test_damage_is_one_line_and_nothing_is_kept(
     content, message = DAMAGE[kind]
     path = write(content, "bad.json")
     with pytest.raises(RecordError, match=message) as caught:
-        read(path)
+        read_results(path)
     assert "bad.json: " in str(caught.value)
     assert run(["import", str(path)]) == 1
     printed = capsys.readouterr()
@@ -301,7 +301,7 @@ def test_any_value_anywhere_is_read_or_a_record_error(tmp_path: Path, data: st.D
     path = tmp_path / "any.json"
     path.write_text(json.dumps(changed))
     try:
-        assert read(path).measurements
+        assert read_results(path).measurements
     except RecordError as error:
         assert "any.json" in str(error) and "\n" not in str(error)
 
@@ -364,19 +364,21 @@ def t4_file(**metadata: Any) -> dict[str, Any]:
 def test_a_file_is_kept_once_under_its_latest_names(write: Any) -> None:
     path = write(t4_file(kernel="solve::tdma@float"))
     for labels in (Labels(), Labels(kernel="solve"), Labels("solve", "GPU B", Problem(n=8))):
-        place, _ = exchange.keep(path, labels)
+        place, _ = exchange.keep_results(path, labels)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
     (found,) = exchange.imported("solve")
     assert (found.device_name, found.problem) == ("GPU B", Problem(n=8))
     assert exchange.imported("solve::tdma@float") == []
-    place, _ = exchange.keep(path, Labels(kernel="../../" + 300 * "x"))
+    place, _ = exchange.keep_results(path, Labels(kernel="../../" + 300 * "x"))
     assert place.parent.name == "imported"
     assert len(place.name) < 256
 
 
 def test_a_damaged_copy_is_left_out_with_a_warning(write: Any) -> None:
     for name in ("good", "bad"):
-        place, _ = exchange.keep(write(t4_file(kernel="solve", device=name), name), Labels())
+        place, _ = exchange.keep_results(
+            write(t4_file(kernel="solve", device=name), name), Labels()
+        )
     place.write_text("{}")
     with pytest.warns(UserWarning, match=r"left out: .*not a Kernel Tuner cache.*; or delete it"):
         assert len(exchange.imported("solve")) == 1

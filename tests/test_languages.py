@@ -131,12 +131,12 @@ def test_the_text_runs_without_its_files(tmp_path):
     for name in FILES:
         (tmp_path / name).unlink()
     before = dict(sys.modules)
-    assert slices.run(text, "f")(5, N=0) == 31
+    assert slices.run_slice(text, "f")(5, N=0) == 31
     assert dict(sys.modules) == before
 
 
 def test_parameters_are_read_without_running_the_text(tmp_path):
-    found = slices.parameters(cut(tmp_path), "f")
+    found = slices.function_parameters(cut(tmp_path), "f")
     assert [(each.name, each.annotation, each.has_default) for each in found] == [
         ("x", "", False),
         ("y", "", True),
@@ -169,7 +169,7 @@ def test_a_package_is_followed_by_relative_imports(tmp_path):
         (package / f"{name}.py").write_text(text)
     text = slices.cut(package / "f.py", ["f"], PlainFiles())
     assert "def h" not in text
-    assert slices.run(text, "f")() == 3
+    assert slices.run_slice(text, "f")() == 3
 
 
 # ---------------------------------------------------------------- Triton's symbols

@@ -29,14 +29,14 @@ KERNELS = ("softmax", "rms_norm", "layer_norm", "cross_entropy")
 PROGRAM = """
 import json, sys
 from autotune.kernel.catalog import find_kernel
-from autotune.languages.registry import backend
+from autotune.languages.registry import find_backend
 from autotune.compiling.binaries import compiled_for
 from autotune.data.dataset import RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.measure.worker_state import Job
-from autotune.measure.tasks import check
+from autotune.measure.tasks import verify_configuration
 
-(device,) = backend("interpreter").devices()
+(device,) = find_backend("interpreter").devices()
 which, *names = sys.argv[1:]
 ended = []
 for place, kernel in enumerate(map(find_kernel, names)):
@@ -64,7 +64,7 @@ for place, kernel in enumerate(map(find_kernel, names)):
         chosen = [chosen[-1 if place == 0 else place]]
     for c, problem in chosen:
         job = Job(kernel.file, problem, device, (prepare_dataset(kernel, problem, RANDOM),))
-        done = check(job, c, compiled_for(kernel, c, problem, device))
+        done = verify_configuration(job, c, compiled_for(kernel, c, problem, device))
         ended.append([kernel.name, c["PLAN"], problem.dtype, done.status, done.message])
 print(json.dumps(ended))
 """

@@ -95,7 +95,7 @@ class TestSmallProblems:
 class TestWithout:
     def test_another_device_than_cuda(self):
         with pytest.raises(UsageError, match="checks CUDA kernels, not those of opencl:0"):
-            sanitize.required(replace(for_arch("sm_90"), backend="opencl"))
+            sanitize.required_program(replace(for_arch("sm_90"), backend="opencl"))
 
     def test_not_installed_ends_before_the_search(self, monkeypatch, tmp_path):
         monkeypatch.setattr(sanitize, "find_program", lambda name: "")  # it may be, here
@@ -147,7 +147,7 @@ class TestPrograms:
 class TestWords:
     @pytest.mark.parametrize("log", WORDS, ids=lambda log: log.split()[2])
     def test_the_first_fault_without_addresses(self, log):
-        assert sanitize.parsed(log) == WORDS[log]
+        assert sanitize.first_fault(log) == WORDS[log]
 
     @pytest.mark.parametrize(
         "log",
@@ -164,7 +164,7 @@ class TestWords:
         ids=["clean", "nothing", "warning", "target", "api"],
     )
     def test_what_is_no_fault(self, log):
-        assert sanitize.parsed(log) is None
+        assert sanitize.first_fault(log) is None
 
 
 def test_nothing_of_the_current_folder_is_run(tmp_path, monkeypatch):
@@ -177,6 +177,6 @@ def test_nothing_of_the_current_folder_is_run(tmp_path, monkeypatch):
     for name in ("pickle", "numpy", "autotune", "msgspec"):
         (tmp_path / "here" / f"{name}.py").write_text("open(__file__ + '.ran', 'w')\n")
     monkeypatch.chdir(tmp_path / "here")
-    _, failure = sanitize._run(str(tool), [], 60.0, "memcheck")
+    _, failure = sanitize._run_tool(str(tool), [], 60.0, "memcheck")
     assert "IndexError" in failure  # it began, and had no trials
     assert not list(tmp_path.rglob("*.ran"))

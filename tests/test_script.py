@@ -326,7 +326,7 @@ def test_an_example_is_right(name: str, opencl_device: str, monkeypatch: Any) ->
     configuration = kernel.completed(chosen)
     compiled = compile_now(compile_job(kernel, configuration, problem, device))
     assert compiled.binary is not None, compiled.message
-    found = tasks.check(asked, configuration, compiled.binary)
+    found = tasks.verify_configuration(asked, configuration, compiled.binary)
     assert found.status is Status.OK, found.message
 
 

@@ -24,7 +24,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.space import enumerate_space
-from autotune.languages.registry import backend
+from autotune.languages.registry import find_backend
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 
@@ -250,7 +250,7 @@ def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, 
     call = with_data(next(iter(module._add.kernel.calls.values())), arrays, operands, tmp_path)
     listed = [each.configuration for each in call.launches]
     kernel = DecoratedKernel(module._add.base_fn, "add", listed, [call])
-    (device,), (problem,) = backend("interpreter").devices(), kernel.calls
+    (device,), (problem,) = find_backend("interpreter").devices(), kernel.calls
     with closing(Bench(Request(as_it_is(kernel), device, (problem,)))) as bench:
         job = bench.job(problem)
         binary = bench.compilers.result(bench.compile_job(kernel.default(), problem)).binary

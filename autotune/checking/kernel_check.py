@@ -25,7 +25,7 @@ from autotune.errors import MissingDependencyError, NothingValidError, install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
-from autotune.languages.registry import backend
+from autotune.languages.registry import find_backend
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.run.idle import unnamed
@@ -72,12 +72,12 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
             f"a kernel of {' and '.join(kernel.backends)} only is compiled here, not launched; "
             f"autotune run {kernel.name} verifies each configuration before it is timed"
         )
-    elif found := backend(name).devices():
+    elif found := find_backend(name).devices():
         _DeviceCheck(report, kernel, found[-1], samples, seed).verify()
     elif name == "opencl":
         report.not_verified = f"no OpenCL device ({install('cpu')})"
     else:
-        report.not_verified = backend(name).why_unavailable()
+        report.not_verified = find_backend(name).why_unavailable()
     if report.not_verified:
         report.notes.append(f"not verified: {report.not_verified}")
     elif not report.failures and all(row["result"] != "verified" for row in report.samples):

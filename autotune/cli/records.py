@@ -365,12 +365,12 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         records = records_of(kernel, device, source, needs_cuda=format == "cuda")
         files: Mapping[str, str | bytes] = export_records(format, records)
     else:
-        from autotune.interop.exchange import measured
+        from autotune.interop.exchange import measurements_by_folder
         from autotune.kernel.catalog import find_kernel
         from autotune.store import Store, default_url
 
         with Store.open(default_url()) as store:
-            found = measured(store, find_kernel(kernel), device)
+            found = measurements_by_folder(store, find_kernel(kernel), device)
         files = {
             f"{folder}/{name}": text
             for folder, results in found.items()
@@ -510,10 +510,10 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
 
 
 def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:
-    from autotune.interop.exchange import keep
+    from autotune.interop.exchange import keep_results
     from autotune.kernel.catalog import known_kernel
 
-    place, found = keep(file, labels)
+    place, found = keep_results(file, labels)
     best = found.best(1)
     fastest = f", best {best[0].median_ms:.4g} ms" if best else ", all failed"
     where = f" ({words(found.problem)})" if found.problem else ""

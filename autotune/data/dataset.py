@@ -117,7 +117,7 @@ def dataset_folder(key: str) -> Path:
     return cache_folder(cache.DATA) / key[:40]
 
 
-def refuse_foreign(folder: Path) -> None:
+def refuse_foreign_data(folder: Path) -> None:
     """Raise AutotuneError if another user may have written the expected outputs in a folder."""
     if foreign := fault_of(folder if folder.exists() else folder.parent):
         raise AutotuneError(

@@ -26,7 +26,7 @@ from autotune.data.dataset import (
     dataset_key,
     encoded_manifest,
     read_dataset,
-    refuse_foreign,
+    refuse_foreign_data,
     save_arrays,
 )
 from autotune.data.draw import Draw
@@ -48,7 +48,7 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
     """
     key = dataset_key(kernel, problem, which, seed)
     folder, failure = dataset_folder(key), "they cannot be read back"
-    refuse_foreign(folder)
+    refuse_foreign_data(folder)
     cache.use(folder)
     found = read_dataset(folder, which, seed)
     if found is not None:

@@ -55,7 +55,7 @@ class CudaBackend:
         return ""
 
     def toolchain(self) -> str:
-        return nvrtc.version()
+        return nvrtc.nvrtc_version()
 
     def compile(
         self,
@@ -78,9 +78,9 @@ class CudaBackend:
         expression = {symbol: name for name, symbol in done.symbols.items()}
         reported = tuple(
             replace(entry, name=expression.get(entry.name, entry.name), symbol=entry.name)
-            for entry in nvrtc.entries(done.log)
+            for entry in nvrtc.compiled_functions(done.log)
         )
-        return Binary(done.code, reported, nvrtc.warnings(done.log), key="")
+        return Binary(done.code, reported, nvrtc.log_warnings(done.log), key="")
 
     def load_compiler(self) -> None:
         self.toolchain()

@@ -12,7 +12,7 @@ from autotune.devices import nvrtc
 from autotune.devices.base import LaunchError
 
 
-def c_type(dtype: np.dtype[Any]) -> str:
+def element_type(dtype: np.dtype[Any]) -> str:
     """Return the CUDA C++ name of an element type; LaunchError if it has none."""
     types = {
         "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",

@@ -20,7 +20,7 @@ from autotune.devices.base import (
     Poison,
     Side,
 )
-from autotune.devices.cuda_checks import c_type, checks_module
+from autotune.devices.cuda_checks import checks_module, element_type
 from autotune.devices.cuda_memory import LARGE_UPLOAD_BYTES, CudaBuffer, Uploader
 from autotune.devices.cuda_stream import CudaStream, repeat, run_all
 from autotune.devices.cuda_timer import CudaTimer, graph_overhead_ms
@@ -139,7 +139,7 @@ class CudaExecutor(CudaStream):
         self.memset(first[:8], 0xFF)
         dtype, count = comparison.dtype, comparison.count
         wanted = "float" if comparison.expected.nbytes == 4 * count else "double"
-        found = "bfloat16" if comparison.is_bfloat16 else c_type(dtype)
+        found = "bfloat16" if comparison.is_bfloat16 else element_type(dtype)
         is_real = dtype.kind == "f" or comparison.is_bfloat16
         module = checks_module(self.cupy, self.device.arch, found, wanted if is_real else found)
         args = (

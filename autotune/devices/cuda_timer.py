@@ -13,7 +13,7 @@ from typing import Any
 from autotune.devices.base import batch_size
 from autotune.devices.cuda_checks import checks_module
 from autotune.devices.cuda_stream import CudaStream, repeat
-from autotune.devices.graph import CaptureError, Graph, record
+from autotune.devices.graph import CaptureError, Graph, record_event
 
 #: Seconds for which empty kernels are timed to measure the cost of timing, and the last pairs that count:
 #: a GPU leaves its idle clock after some 0.1 s of work.
@@ -117,9 +117,9 @@ class _Sample:
         def enqueue() -> None:
             if flush is not None:
                 flush()
-            record(self._events[0].ptr, pointer)
+            record_event(self._events[0].ptr, pointer)
             call()
-            record(self._events[1].ptr, pointer)
+            record_event(self._events[1].ptr, pointer)
 
         # No memory pool: its blocks may be reused once the call has returned.
         with stream.cupy.cuda.using_allocator(_no_allocation):

@@ -97,7 +97,7 @@ def everything_allowed() -> Iterator[None]:
         driver.cuThreadExchangeStreamCaptureMode(before)
 
 
-def record(event: int, stream: int) -> None:
+def record_event(event: int, stream: int) -> None:
     """Enqueue the recording of an event, as a node of the graph if one is captured."""
     from cuda.bindings import driver
 

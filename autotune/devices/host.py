@@ -13,7 +13,9 @@ from autotune.arrays import in_pieces
 from autotune.devices.base import Difference
 
 
-def compared(got: NDArray[Any], want: NDArray[Any], bounds: float | NDArray[Any]) -> Difference:
+def host_difference(
+    got: NDArray[Any], want: NDArray[Any], bounds: float | NDArray[Any]
+) -> Difference:
     """Return how an output differs from its expected values; bounds are one, or one for each element."""
     parts = in_pieces(partial(_difference, got, want, bounds), got.size)
     return Difference(

@@ -45,7 +45,7 @@ def nvrtc() -> Any:
 
 
 @cache
-def version() -> str:
+def nvrtc_version() -> str:
     """Return NVRTC's version, for example ``nvrtc 13.0``."""
     status, major, minor = nvrtc().nvrtcVersion()
     _check(status)
@@ -148,7 +148,7 @@ def expressions(source: str, entries: Sequence[str]) -> list[str]:
     return [entry for entry in entries if not (has_c_linkage and entry.isidentifier())]
 
 
-def entries(log: str) -> tuple[CompiledFunction, ...]:
+def compiled_functions(log: str) -> tuple[CompiledFunction, ...]:
     """Read the resources of each kernel function from the compile log."""
     found = []
     for match in _REPORT.finditer(log):
@@ -164,7 +164,7 @@ def entries(log: str) -> tuple[CompiledFunction, ...]:
     return tuple(found)
 
 
-def warnings(log: str) -> str:
+def log_warnings(log: str) -> str:
     """Return the log without the resource report."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_NOISE)]
     return "\n".join(lines)

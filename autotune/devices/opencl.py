@@ -40,7 +40,7 @@ from autotune.devices.base import (
     with_defines,
 )
 from autotune.devices.device import Clocks, Device, Power
-from autotune.devices.host import compared
+from autotune.devices.host import host_difference
 from autotune.errors import DeviceError, MissingDependencyError, install
 
 #: Libraries of Intel's run-time that are not on the loader's path, in load order.
@@ -247,7 +247,9 @@ class OpenclExecutor:
             self._mapped(expected.inner, stored, count) as want,
             self._bounds(comparison) as bounds,
         ):
-            return compared(widened_bfloat16(got) if comparison.is_bfloat16 else got, want, bounds)
+            return host_difference(
+                widened_bfloat16(got) if comparison.is_bfloat16 else got, want, bounds
+            )
 
     @contextmanager
     def _bounds(self, comparison: Comparison) -> Iterator[float | NDArray[Any]]:

@@ -79,7 +79,7 @@ def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
     try:
         from autotune.devices import nvrtc
 
-        found, headers = nvrtc.version(), nvrtc.include_options()
+        found, headers = nvrtc.nvrtc_version(), nvrtc.include_options()
     except Exception as error:  # the binding raises several types where the library is missing
         text = f"CUDA cannot be compiled here ({_first_line(error).partition('; run:')[0]})"
         yield Finding("nvrtc", "bad" if nvidia.present else "absent", text, remedy)

@@ -505,7 +505,7 @@ def _about(record: TunedRecord) -> Iterator[str]:
     yield origin(record)
     for entry in record.problems:
         stale = "".join(f", stale: {reason}" for reason in record.stale_reasons(entry))
-        yield f"  {measured(entry)}{stale}"
+        yield f"  {time_text(entry)}{stale}"
 
 
 def origin(record: TunedRecord) -> str:
@@ -517,7 +517,7 @@ def origin(record: TunedRecord) -> str:
     return _joined(part for part in parts if part)
 
 
-def measured(entry: TunedProblem) -> str:
+def time_text(entry: TunedProblem) -> str:
     """Return what was measured for one problem, in a line."""
     problem = " ".join(f"{name}={value}" for name, value in entry.problem.items())
     parts = [f"{entry.median_ms:.4g} ms {entry.race.timing}"]

@@ -22,7 +22,7 @@ from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
 from autotune.errors import UsageError
 from autotune.export.cpp import comment, filled, identifier
-from autotune.export.header import Writer, header_of, measured, origin
+from autotune.export.header import Writer, header_of, origin, time_text
 from autotune.export.sequence import CppSequence
 from autotune.export.signature import Signature, c_type, member
 from autotune.kernel.catalog import find_kernel
@@ -324,5 +324,5 @@ def _provenance(
         won = [e for e in record.problems if Configuration(e.configuration) == configuration]
         if won:
             yield f"Fastest on {origin(record)}, for"
-            yield from (f"  {measured(entry)}" for entry in won)
+            yield from (f"  {time_text(entry)}" for entry in won)
     yield f"Sources: sha256 {source_fingerprint(kernel)}"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from autotune.devices.device import Device
 from autotune.errors import RecordError, UsageError
 from autotune.files import data_folder, data_path, write_atomically
-from autotune.interop.formats import Labels, Results, content_of, read, t4_text
+from autotune.interop.formats import Labels, Results, content_of, read_results, t4_text
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
@@ -28,9 +28,9 @@ _BEST_OF_EACH, _MOST = 3, 12
 _MOST_LETTERS = 80
 
 
-def keep(file: Path, labels: Labels) -> tuple[Path, Results]:
+def keep_results(file: Path, labels: Labels) -> tuple[Path, Results]:
     """Keep what a file measured as T4 results under its labels; return where, and what it holds."""
-    found = read(file, labels)
+    found = read_results(file, labels)
     folder, digest = data_folder("imported"), sha256(content_of(file)).hexdigest()[:16]
     for before in folder.glob(f"*-{digest}.json"):  # it may have been called otherwise
         before.unlink()
@@ -45,7 +45,7 @@ def imported(kernel: str) -> list[Results]:
     found: list[Results] = []
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         try:
-            found.append(read(file))
+            found.append(read_results(file))
         except RecordError as error:
             warnings.warn(f"left out: {error}; or delete it", stacklevel=2)
     return [results for results in found if results.kernel == kernel]
@@ -78,7 +78,7 @@ def _prefix(kernel: str) -> str:
     return quote(kernel, "")[:_MOST_LETTERS]
 
 
-def measured(store: Store, kernel: Kernel, device: str | None) -> dict[str, Results]:
+def measurements_by_folder(store: Store, kernel: Kernel, device: str | None) -> dict[str, Results]:
     """Return the measurements of a kernel by folder: device, problem, and timing if not cold.
 
     They are of one source, since times of several do not compare: the declared one where that was

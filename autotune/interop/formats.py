@@ -278,7 +278,7 @@ def content_of(path: Path) -> bytes:
     return content
 
 
-def read(path: Path, labels: Labels | None = None) -> Results:
+def read_results(path: Path, labels: Labels | None = None) -> Results:
     """Read a cache file, closed or not, or a file of T4 results, gzipped or not.
 
     The problem has the recorded size as ``x``, ``y``, ``z``, unless the file names its fields. Of several

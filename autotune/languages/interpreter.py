@@ -32,7 +32,7 @@ from autotune.devices.base import (
     Timer,
 )
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Device, Power, for_arch
-from autotune.devices.host import compared
+from autotune.devices.host import host_difference
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, constants_of, jit_function
 
@@ -249,4 +249,4 @@ def _difference(comparison: Comparison) -> Difference:
     got = comparison.buffer.inner.view(raw)[:count]
     if comparison.is_bfloat16:
         got = widened_bfloat16(got)
-    return compared(got, want[:count], bounds)
+    return host_difference(got, want[:count], bounds)

@@ -16,10 +16,10 @@ LANGUAGES = ("triton", "cubin")
 
 def compiler(name: str) -> Compiler:
     """Return the compiler of a language, and import only that one."""
-    return language(name) if name in LANGUAGES else backend(name)
+    return language(name) if name in LANGUAGES else find_backend(name)
 
 
-def backend(name: str) -> Backend:
+def find_backend(name: str) -> Backend:
     """Return a backend by name, an interpreter of a language among them."""
     if name == "interpreter":
         from autotune.languages.interpreter import InterpreterBackend

@@ -57,7 +57,7 @@ def cut(file: Path, functions: Sequence[str], files: Files) -> str:
 
 
 @cache
-def parameters(text: str, function: str) -> tuple[FunctionParameter, ...]:
+def function_parameters(text: str, function: str) -> tuple[FunctionParameter, ...]:
     """Return the parameters of a function that `cut` returned."""
     nodes = ast.parse(_parts(text)[-1][1]).body
     found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function]
@@ -91,7 +91,7 @@ def _literals(node: ast.expr) -> list[object]:
     return [each.value for each in elements if isinstance(each, ast.Constant)]
 
 
-def run(text: str, function: str) -> Any:
+def run_slice(text: str, function: str) -> Any:
     """Run a text of `cut` in modules of its own; return what is bound to the function's name."""
     parts = _parts(text)
     names = [name for name, _ in parts]

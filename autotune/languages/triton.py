@@ -79,7 +79,7 @@ class TritonLanguage:
         launches: Sequence[Sequence[Passed]],
         values: Mapping[str, Value],
     ) -> dict[str, str]:
-        parameters = slices.parameters(source, function)
+        parameters = slices.function_parameters(source, function)
         constants = [
             each
             for each in parameters
@@ -133,7 +133,7 @@ class TritonLanguage:
             except Exception as error:
                 raise _compile_error(error, log()) from error
             # Of a function that was assembled twice the last report is that of the code.
-            reported = {entry.name: entry for entry in nvrtc.entries(log())}
+            reported = {entry.name: entry for entry in nvrtc.compiled_functions(log())}
         functions = (
             _compiled_function(name, *part, reported)
             for name, part in zip(entries, parts, strict=True)
@@ -206,7 +206,7 @@ def _specialised(passed: Sequence[Passed], named_in: Sequence[str]) -> str:
 
 def jit_function(source: str, name: str) -> Any:
     """Run a source and return its `triton.jit` function, without what is wrapped around it."""
-    function = slices.run(source, name)
+    function = slices.run_slice(source, name)
     while hasattr(getattr(function, "fn", None), "fn"):
         function = function.fn
     if not hasattr(function, "arg_names"):
@@ -216,7 +216,7 @@ def jit_function(source: str, name: str) -> Any:
 
 def constants_of(source: str, name: str, defines: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a function's constexpr arguments, defaults aside, and of those that are None."""
-    parameters = slices.parameters(source, name)
+    parameters = slices.function_parameters(source, name)
     known = {each: json.loads(defines[each.name]) for each in parameters if each.name in defines}
     # Symbols of a configuration's other functions may have names of this one's arguments.
     return {

@@ -82,7 +82,7 @@ class DeviceWorker:
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
-        return self.measure(job, configuration, binary, task=tasks.check)
+        return self.measure(job, configuration, binary, task=tasks.verify_configuration)
 
     def check_at_once(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Run two launches of a verified configuration at the same time."""

@@ -168,7 +168,7 @@ class DeviceEvaluator:
                     configuration, known = batch.ready.popleft()
                     if not lane.begun:
                         begin(configuration)
-                    lane.begin(self._measured, configuration, known, batch.done.put)
+                    lane.begin(self._measure_compiled, configuration, known, batch.done.put)
                     begun += 1
                 if begun and self.has_room:
                     continue  # the next may be compiled, too, and go to another device
@@ -221,7 +221,7 @@ class DeviceEvaluator:
             plan=self._launches(configuration),
         )
 
-    def _measured(
+    def _measure_compiled(
         self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None
     ) -> Measurement:
         """Prepare while another thread uses the device, then measure."""
@@ -233,7 +233,7 @@ class DeviceEvaluator:
         if isinstance(twin, Measurement):
             return twin
         assert isinstance(known, Compiled) and known.binary is not None
-        return lane.measured(configuration, known.binary, known.seconds, twin)
+        return lane.measure_binary(configuration, known.binary, known.seconds, twin)
 
     def _twin(self, configuration: Configuration, compiled: Compiled) -> str | Measurement:
         """Return a text that is equal for configurations of equal binary, launch and workspaces.
@@ -414,7 +414,7 @@ class _Lane:
             return 0
         return min(_MOST_ON_THE_WAY, 1 + math.ceil(self._way_s / self._busy_s))
 
-    def measured(
+    def measure_binary(
         self, configuration: Configuration, binary: Binary, compile_s: float, twin: str
     ) -> Measurement:
         """Measure a configuration, or reuse the measurement of its twin."""

@@ -44,9 +44,7 @@ _END_GLANCE_S = 0.001
 _GLANCE_S = 0.1
 #: What the interpreter of a child runs. Modules are found where the parent finds them; its main
 #: module is not imported again, so that a script needs no guard against that.
-_PROGRAM = (
-    f"import sys; sys.path[:] = sys.argv[3:]; from {__name__} import serve; serve(*sys.argv[1:3])"
-)
+_PROGRAM = f"import sys; sys.path[:] = sys.argv[3:]; from {__name__} import serve_tasks; serve_tasks(*sys.argv[1:3])"
 
 
 class ActorFailed(Exception):
@@ -244,7 +242,7 @@ class Child:
         A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
         the threads of a search end earlier.
         """
-        # A child inherits it, until `serve`.
+        # A child inherits it, until `serve_tasks`.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with self._lock:
@@ -427,7 +425,7 @@ def _with_turns(task: Callable[..., Any], file: Path, *args: Any) -> Any:
     return task(*args, Turns(file))
 
 
-def serve(handle: str, parent: str) -> None:
+def serve_tasks(handle: str, parent: str) -> None:
     """Run tasks until the parent is gone.
 
     ``handle`` is the file descriptor of this end of the pipe, ``parent`` a process id.

@@ -65,7 +65,7 @@ class Trial:
     binary: Binary
 
 
-def required(device: Device) -> str:
+def required_program(device: Device) -> str:
     """Return the path of compute-sanitizer; an error where it is missing or not for this device."""
     if not device.is_cuda:
         raise UsageError(
@@ -100,7 +100,7 @@ def small_problems(
     return odd or [min([problem, *alike], key=size_of)]
 
 
-def check(
+def find_faults(
     program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S
 ) -> tuple[dict[Configuration, str], list[str]]:
     """Run trials under every tool; return the fault of each configuration that has one, and remarks.
@@ -112,10 +112,10 @@ def check(
     for trial in trials:
         own.setdefault(trial.configuration, []).append(trial)
     with ThreadPoolExecutor(len(TOOLS)) as pool:
-        together = pool.map(partial(_run, program, trials, timeout_s), TOOLS)
+        together = pool.map(partial(_run_tool, program, trials, timeout_s), TOOLS)
         suspected = [tool for tool, found in zip(TOOLS, together, strict=True) if any(found)]
         alone = {
-            (configuration, tool): pool.submit(_run, program, mine, timeout_s, tool)
+            (configuration, tool): pool.submit(_run_tool, program, mine, timeout_s, tool)
             for tool in suspected
             for configuration, mine in own.items()
         }
@@ -130,7 +130,9 @@ def check(
     return faults, [f"{count} configurations {why}" for why, count in failures.items()]
 
 
-def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> tuple[str, str]:
+def _run_tool(
+    program: str, trials: Sequence[Trial], timeout_s: float, tool: str
+) -> tuple[str, str]:
     """Launch trials in one process under one tool; return its first fault, and why it could not check."""
     options = [
         *("--tool", tool, "--print-limit", "1", "--show-backtrace", "no"),
@@ -139,7 +141,7 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
         *(("--print-level", "error") if tool == "racecheck" else ()),
     ]
     words, last, failure = launched_under([program, *options], trials, timeout_s)
-    text = parsed(words)
+    text = first_fault(words)
     if text is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
         on = f" on {lost['problem']}" if lost else ""
@@ -171,7 +173,7 @@ def launched_under(
     return words, last, last or "it ended without a word"
 
 
-def parsed(log: str) -> str | None:
+def first_fault(log: str) -> str | None:
     """Return the first fault in a tool's log on one line; None where there is none.
 
     A fault begins at the margin and names a place in a kernel, there or in the indented lines that

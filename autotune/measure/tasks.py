@@ -71,7 +71,7 @@ def measure(
     return _tried(job, configuration, binary, timed)
 
 
-def check(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+def verify_configuration(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
     """Verify a configuration without timing it, as for other seeds and edge problems."""
     return _tried(job, configuration, binary, _verified)
 

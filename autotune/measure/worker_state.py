@@ -17,7 +17,7 @@ from autotune.devices.base import ContextLostError, Executor
 from autotune.devices.device import Clocks, Device
 from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.spec import Kernel
-from autotune.languages.registry import backend
+from autotune.languages.registry import find_backend
 from autotune.measure import verify
 from autotune.measure.measurement import TIME, Objective
 from autotune.measure.process import retire
@@ -73,13 +73,13 @@ _state = _State()
 
 def get_ready(device: Device) -> None:
     """Import and compile what every job on a device needs, without a context."""
-    backend(device.backend).get_ready(device)
+    find_backend(device.backend).get_ready(device)
 
 
 def opened(device: Device) -> Executor:
     """Return the executor of a device; the first call makes its context."""
     if _state.executor is None or _state.executor.device != device:
-        executor = backend(device.backend).open(device)
+        executor = find_backend(device.backend).open(device)
         executor.calibrate()
         _state.executor = executor
     return _state.executor

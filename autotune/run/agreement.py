@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import check, write_results
+from autotune.measure.tasks import verify_configuration, write_results
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
@@ -35,7 +35,7 @@ class Verify(Protocol):
         self,
         job: Job,
         configuration: Configuration,
-        task: Callable[..., Measurement] = check,
+        task: Callable[..., Measurement] = verify_configuration,
         *args: Any,
     ) -> Measurement:
         """Compile a configuration, then run a task of the worker on it."""

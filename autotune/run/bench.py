@@ -40,7 +40,7 @@ from autotune.measure.compilers import CompilerPool, begin_for
 from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Actor, ChildActor
-from autotune.measure.tasks import check
+from autotune.measure.tasks import verify_configuration
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker_state import Job
 from autotune.run.agreement import agreed
@@ -107,7 +107,7 @@ class Site:
     def sanitizer(self, request: Request) -> str:
         """Return the path of compute-sanitizer where finalists are run under it; else empty."""
         if request.sanitize:
-            return sanitize.required(request.device)
+            return sanitize.required_program(request.device)
         if not request.sanitizes or not request.device.is_cuda:
             return ""
         found = find_program("compute-sanitizer")
@@ -275,7 +275,7 @@ class Bench:
         self,
         job: Job,
         configuration: Configuration,
-        task: Callable[..., Measurement] = check,
+        task: Callable[..., Measurement] = verify_configuration,
         *args: Any,
     ) -> Measurement:
         """Compile a configuration, then verify it on a job's data.

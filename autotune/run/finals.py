@@ -280,7 +280,7 @@ class Finals:
                 if binary is not None:
                     made = bench.job(small, bench.request.seed + 1)
                     trials.append(sanitize.Trial(made, configuration, binary))
-        faults, remarks = sanitize.check(self.sanitizer, trials)
+        faults, remarks = sanitize.find_faults(self.sanitizer, trials)
         for text in remarks:
             warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
         return faults

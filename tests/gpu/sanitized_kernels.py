@@ -107,7 +107,9 @@ def test_bundled_kernels_are_clean(name: str) -> None:
             if over_limit(launch_sequence(kernel, configuration, problem, device), binary, device):
                 continue
             trials.append(sanitize.Trial(bench.job(problem), configuration, binary))
-        faults, remarks = sanitize.check(sanitize.required(device), trials, timeout_s=TIMEOUT_S)
+        faults, remarks = sanitize.find_faults(
+            sanitize.required_program(device), trials, timeout_s=TIMEOUT_S
+        )
     finally:
         bench.close()
     for configuration, fault in faults.items():

@@ -118,7 +118,7 @@ def test_the_sanitizer_sees_arrays_where_they_are_placed(bench: Bench) -> None:
         binary = bench.compilers.result(job).binary
         assert binary is not None
         trials.append(sanitize.Trial(bench.job(problem), configuration, binary))
-    faults, remarks = sanitize.check(sanitize.required(bench.device), trials)
+    faults, remarks = sanitize.find_faults(sanitize.required_program(bench.device), trials)
     # What the other tools cannot check ends its process at once.
     assert all("misaligned" in text for text in remarks)
     told = {(c["VEC"], c["FAULT"]): fault for c, fault in faults.items()}

@@ -102,7 +102,7 @@ def test_every_fault_is_found_by_its_tool_and_the_innocent_is_clean(kernel: Any)
             assert binary is not None
             for small in sanitize.small_problems(kernel, configuration, problem, device):
                 trials.append(sanitize.Trial(bench.job(small), configuration, binary))
-        faults, remarks = sanitize.check(sanitize.required(device), trials)
+        faults, remarks = sanitize.find_faults(sanitize.required_program(device), trials)
     finally:
         bench.close()
     found = {str(configuration["FAULT"]): told for configuration, told in faults.items()}
@@ -166,7 +166,9 @@ def test_a_process_that_hangs_is_given_up(kernel: Any, tmp_path: Path) -> None:
         binary = bench.compilers.result(compile_job(kernel, configuration, problem, device)).binary
         assert binary is not None
         trial = sanitize.Trial(bench.job(problem), configuration, binary)
-        faults, remarks = sanitize.check(sanitize.required(device), [trial], timeout_s=8)
+        faults, remarks = sanitize.find_faults(
+            sanitize.required_program(device), [trial], timeout_s=8
+        )
     finally:
         bench.close()
     assert faults == {}
