@@ -7,6 +7,7 @@ ask for a device or a compiler are left out before they begin, others end as ski
 should run everything cannot quietly run less. Tests marked ``gpu`` are exempt.
 """
 
+import _posixsubprocess
 import os
 import shutil
 import signal
@@ -47,9 +48,17 @@ TIMED = {
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
 COSTLY = {"built", "launchers", "pages", "space", "notebook"}
-#: Marks and fixtures of tests that start processes or compile.
-NOT_FAST = {"opencl", "postgres", "browser", "nvcc", "process"}
-NOT_FAST |= {"opencl_device", "kept_processes", "project", "server"}
+#: Marks and fixtures of tests that `--fast` leaves out before they begin.
+NOT_FAST = {"opencl", "postgres", "browser", "nvcc", "slow"}
+NOT_FAST |= {
+    "opencl_device",
+    "kept_processes",
+    "project",
+    "server",
+    "built",
+    "launchers",
+    "notebook",
+}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")
@@ -64,12 +73,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Skip, with ``--fast``, the test that starts a process."""
     if config.getoption("--fast"):
         sys.addaudithook(_refuse_processes)
+        _posixsubprocess.fork_exec = _refuse_process  # of multiprocessing, which tells no hook
 
 
 def _refuse_processes(event: str, _: tuple[Any, ...]) -> None:
-    starts = event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.system")
-    if starts and "PYTEST_CURRENT_TEST" in os.environ:
-        pytest.skip(f"--fast: {event}")
+    if event in ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.system"):
+        _refuse_process()
+
+
+def _refuse_process(*_: Any) -> None:
+    if "PYTEST_CURRENT_TEST" in os.environ:
+        pytest.skip("--fast: it starts a process")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -116,6 +116,7 @@ def test_a_row_raced_before_its_limit_was_recorded_gets_a_share() -> None:
         assert results_page.with_limit(other, device) is other
 
 
+@pytest.mark.slow
 def test_expectations_are_compared_with_what_left_out_problems_get(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

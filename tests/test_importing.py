@@ -363,6 +363,7 @@ def answers(made: TunedRecord) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 def test_a_changed_leaf_is_refused_or_changes_no_answer(small: TunedRecord, kernel: Kernel) -> None:
     """Of equal members, such as the problems, those of the first; of the times all."""
     right, accepted = answers(small), set()

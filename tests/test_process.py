@@ -22,6 +22,8 @@ from autotune.measure.process import (
     retire,
 )
 
+pytestmark = pytest.mark.slow
+
 LARGE = 10_000_000
 
 

@@ -273,6 +273,7 @@ def options_of(command: click.Command) -> set[str]:
 # ---------------------------------------------------------------------- C++
 
 
+@pytest.mark.slow
 @of("cpp")
 def test_cpp(block: Block, tmp_path: Path) -> None:
     for kernel in re.findall(r"#include\s*<autotune/(\w+)\.hpp>", block.text):

@@ -28,6 +28,8 @@ from autotune.search.lattice import Lattice, Point
 from autotune.search.session import Budget, SearchSession
 from autotune.search.strategies import BudgetSpent
 
+pytestmark = pytest.mark.slow
+
 RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 RUNNABLE = [info.name for info in strategies.available() if not info.unavailable]

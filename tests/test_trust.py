@@ -313,6 +313,7 @@ def refusal(file):
         return str(error)
 
 
+@pytest.mark.slow
 def test_other_processes_have_the_rule_and_the_trust(tmp_path, monkeypatch):
     files = []
     for name in ("trusted", "open"):
