@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -130,7 +131,13 @@ def test_one_module_writes_records() -> None:
 def modules() -> Iterator[tuple[str, ast.Module]]:
     """Yield the path in the package and the syntax tree of each module."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+        yield str(path.relative_to(PACKAGE)), parsed(path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file, which several tests read."""
+    return ast.parse(path.read_text())
 
 
 def _last_line(tree: ast.AST) -> int:
@@ -149,7 +156,7 @@ def test_class_names_have_one_meaning() -> None:
     names = Counter(
         node.name.lstrip("_")
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef)
     )
     assert [name for name, count in names.items() if count > 1] == []
@@ -159,7 +166,7 @@ def test_no_test_imports_a_private_name() -> None:
     private = [
         f"{path.name}: {node.module}.{alias.name}"
         for path in sorted(Path(__file__).parent.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("autotune")
         for alias in node.names
         if alias.name.startswith("_") and not alias.name.startswith("__")
@@ -182,7 +189,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     found = [
         f"{path.name}: {docstring.partition(chr(10))[0]}"
         for path in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, nodes)
         and (docstring := ast.get_docstring(node) or "")
         and docstring.split()[0] in ("What", "Whether", "How", "Nobody", "Whoever")

@@ -131,6 +131,7 @@ def test_cmake_finds_it_and_compiles_what_was_exported(
         assert (folder / f"{file.stem}.cubin").read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.full
 @pytest.mark.nvcc
 def test_the_example_is_built(nvcc: str, tmp_path: Path) -> None:
     """Linked against nothing of a driver's, which is not here; of its kernels one is compiled."""

@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import pytest
 from sample_spaces import SOURCE, SPACE, changed
+from thinned import thinned
 
 from autotune import tune
 from autotune.cli import run
@@ -153,6 +154,7 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(cluster, spaces, store,
     assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
 
 
+@pytest.mark.full
 def test_each_card_of_a_fleet_searches_its_own_sizes(fleet, spaces, store, monkeypatch):
     """In client processes of their own, which connect to the same scheduler."""
     monkeypatch.setattr("autotune.run.run.usable_cores", lambda: 2)
@@ -168,6 +170,7 @@ def test_each_card_of_a_fleet_searches_its_own_sizes(fleet, spaces, store, monke
     assert rows(store) == Counter(dict.fromkeys(asked("scale"), 3))
 
 
+@pytest.mark.full
 def test_a_fleet_checks_and_tunes_again_what_it_tuned(fleet, cluster, spaces, store, capsys):
     where = ["--fleet", cluster.scheduler_address, "--spaces", str(spaces), "--json"]
     tune("scale", spaces=spaces, strategy="exhaustive", budget="100evals", fleet=fleet.client)
@@ -183,7 +186,11 @@ def test_a_fleet_checks_and_tunes_again_what_it_tuned(fleet, cluster, spaces, st
         assert {row.device_uuid for row in kept.rows()} <= {"cpu-0", "cpu-1"}
 
 
-@pytest.mark.parametrize("cards", [["cpu-1"], ["cpu-0", "cpu-1"]], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "cards",
+    [["cpu-1"], pytest.param(["cpu-0", "cpu-1"], marks=pytest.mark.full)],
+    ids=["one", "all"],
+)
 def test_what_killed_workers_had_is_measured_by_others_or_once_they_are_back(
     fleet, spaces, store, cards
 ):
@@ -222,7 +229,9 @@ def pid_of(fleet, uuid):
     return int(pid)
 
 
-@pytest.mark.parametrize(("processes", "count", "last"), [(1, 2, 2), (2, 4, 3)])
+@pytest.mark.parametrize(
+    ("processes", "count", "last"), thinned([(1, 2, 2), (2, 4, 3)], [(1, 2, 2)])
+)
 def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
     fleet, spaces, store, monkeypatch, processes, count, last
 ):
@@ -249,6 +258,7 @@ def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
     assert 1 <= len(decided[0].problems) < last
 
 
+@pytest.mark.full
 def test_a_killed_client_goes_on_where_it_was(cluster, spaces, store, capsys):
     command = [*tuning(spaces, "shrink"), "--fleet", cluster.scheduler_address]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

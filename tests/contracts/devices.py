@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from thinned import thinned
 
 from autotune.devices.choose import choose_device
 from autotune.errors import Interrupted
@@ -186,7 +187,7 @@ class SeveralDevicesContract:
             expected = EXPECTED[str(measurement.configuration["FAULT"])]
             assert measurement.status in expected, measurement.message
 
-    @pytest.mark.parametrize("strategy", ["auto", "kt:pso", "optuna:tpe"])
+    @pytest.mark.parametrize("strategy", thinned(["auto", "kt:pso", "optuna:tpe"], ["auto"]))
     def test_strategies_that_ask_for_batches_use_both(self, tmp_path, strategy):
         """The default among them; where all fits in the budget it would measure all in order."""
         request = replace(
