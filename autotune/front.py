@@ -1,4 +1,4 @@
-"""Does what a request asks for, from measuring to files; commands and notebooks call it."""
+"""Fulfils a request, from measuring to files; commands and notebooks call it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.run.bench import LOCAL, BegunSite, Site
+from autotune.run.continuing import Continuation, ContinuedRun, continued
 from autotune.run.request import Request
 from autotune.run.result import RunResult
 from autotune.run.run import execute
@@ -80,6 +81,22 @@ def tune_call(
         update(Path(user_folder(kernel.project)), result.record)
         clear_cache()
     return result
+
+
+def improve_answers(
+    asked: Continuation,
+    out: Path,
+    listener: Listener = ignore,
+    others: Iterable[Path] = (),
+) -> tuple[ContinuedRun, Published]:
+    """Time a record's configurations on further sizes and publish the new answers; see `continued` and `publish`."""
+    with open_for_runs(default_url()) as store:
+        found = continued(asked, store, listener)
+    from autotune.report.publish import publish
+
+    published = publish(found.result, out, others)
+    assert published is not None  # it has a record
+    return found, published
 
 
 def with_recorded(request: Request, out: Path, others: Iterable[Path] = ()) -> Request:

@@ -45,7 +45,7 @@ from autotune.kernel.spec import Kernel
 from autotune.linalg import PRODUCTS
 from autotune.measure.rotation import CompiledEntrant, SizeTask
 from autotune.run.bench import Bench
-from autotune.run.matrix import random_sizes
+from autotune.run.drawing import random_sizes
 from autotune.run.request import Request
 from autotune.run.run import execute
 from autotune.search.session import Budget

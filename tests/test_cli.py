@@ -455,12 +455,7 @@ NOT_RUN = {
     "autotune check-tuned sgemm --threshold 3": (
         "needs a kernel that was tuned on this device; tests/test_check_tuned.py tunes one"
     ),
-    "autotune retune sgemm --portfolio --budget 2m": (
-        "needs a record of this device; tests/test_verdict.py makes one"
-    ),
-    "autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl": (
-        "needs a record of this device; tests/test_matrix.py makes one"
-    ),
+    "autotune sizes sgemm --budget 9m": "needs a record of this device; tests/test_answering.py makes one",
     "autotune export sgemm cache --out kernel_tuner": (
         "needs measurements in the store; tests/test_exchange.py writes one"
     ),

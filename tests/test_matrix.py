@@ -1,10 +1,7 @@
 """Configurations on random sizes: what is drawn, measured, continued, refused."""
 
-import json
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,22 +11,15 @@ import numpy as np
 import pytest
 
 from autotune import lookup
-from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.rotation import first_time
-from autotune.run.bench import Bench
-from autotune.run.matrix import (
-    Binaries,
-    Chooser,
-    SizeMatrix,
-    candidates_of,
-    fitted_to_sizes,
-    random_sizes,
-)
+from autotune.run.drawing import random_sizes
+from autotune.run.matrix import fitted_to_sizes
 from autotune.run.plans import plan_of
 from autotune.run.recording import refitted
-from autotune.run.request import Request
+from autotune.run.size_times import TimeMatrix
+from autotune.store import SizeTimes
 from autotune.tuned.correction import TREES, corrections, fitted_trees, outcomes
 from autotune.tuned.dense import HeldOut, SizeFit
 from autotune.tuned.reading import RecordFile, decode, read
@@ -48,128 +38,6 @@ def sgemm_sizes(seed: int, count: int) -> list[tuple[int, ...]]:
     device = read(H200 / "sgemm.json").device.planned_for()
     found = islice(random_sizes(find_kernel("sgemm"), device, seed), count)
     return [(p.m, p.n, p.k) for p in found]
-
-
-def test_sizes_are_of_all_kinds_and_the_same_by_seed() -> None:
-    drawn = sgemm_sizes(1, 400)
-    assert drawn == sgemm_sizes(1, 400)
-    assert drawn != sgemm_sizes(2, 400)
-    assert len(set(drawn)) == 400
-    large = [sizes for sizes in drawn if min(sizes) >= 64]
-    in_64 = sum(all(size % 64 == 0 for size in sizes) for sizes in large)
-    odd = sum(any(size % 8 for size in sizes) for sizes in large)
-    assert in_64 > len(large) / 5
-    assert odd > len(large) / 5
-    assert sum(16 <= k <= 70 for _, _, k in drawn) > 50
-    assert any(min(sizes) < 16 for sizes in drawn)
-    assert max(2 * m * n * k for m, n, k in drawn) < 1e12  # ten milliseconds and more
-
-
-def test_every_category_is_drawn_about_as_often() -> None:
-    """Of ten declared products eight are of halves."""
-    kernel, device = find_kernel("hgemm"), read(H200 / "sgemm.json").device.planned_for()
-    drawn = islice(random_sizes(kernel, device, 1), 300)
-    counts = Counter((size["dtype"], size["out_dtype"]) for size in drawn)
-    assert len(counts) == 3 and min(counts.values()) > 80
-
-
-def test_candidates_are_portfolios_winners_and_what_tied() -> None:
-    record, kernel = read(H200 / "sgemm.json"), find_kernel("sgemm")
-    found = candidates_of([record, record], kernel, record.device.planned_for())
-    assert kernel.default() == found[0]
-    assert len(set(found)) == len(found) >= len(record.portfolio.configurations)
-    assert all(dict(entry.configuration) in map(dict, found) for entry in record.problems)
-    races = [entry.race for entry in record.problems if entry.race]
-    finalists = [
-        finalist for race in races for finalist in race.contenders if finalist.configuration
-    ]
-    slower = [f.configuration for f in finalists if not f.tied]
-    assert all(f.configuration in map(dict, found) for f in finalists if f.tied)
-    assert any(configuration not in map(dict, found) for configuration in slower)
-
-
-@pytest.mark.opencl
-def test_sizes_are_measured_once_and_continued(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = project / "sizes.jsonl"
-    command = ["sizes", "saxpy", *ON_CPU, "--out", str(file), "--budget"]
-    assert run([*command, "60s", "--count", "3"]) == 0
-    head, *rows = map(json.loads, file.read_text().splitlines())
-    assert (head["kernel"], head["format"]) == ("saxpy", "autotune size matrix")
-    configurations = [row["configuration"] for row in rows if "configuration" in row]
-    sizes = [row for row in rows if "problem" in row]
-    assert len(configurations) > 1
-    assert len(sizes) == 3
-    for row in sizes:
-        assert set(row["ms"]) == {str(number) for number in range(len(configurations))}
-        assert all(0 < ms < 100 for ms in row["ms"].values())
-    assert run([*command, "60s", "--count", "5"]) == 0
-    again = file.read_text().splitlines()
-    assert [json.loads(line) for line in again[: len(rows) + 1]] == [head, *rows]
-    assert len(again) == len(rows) + 1 + 2
-    assert run([*command, "60s", "--count", "5"]) == 0
-    assert file.read_text().splitlines() == again
-    assert capsys.readouterr().out.endswith(f"{len(configurations)} configurations on 5 sizes\n")
-
-
-@pytest.mark.opencl
-def test_seeds_are_measured_where_they_are_right(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """twin is wrong where BLOCK is 1024."""
-    file, space = project / "sizes.jsonl", project / "spaces" / "twin.py"
-    seeds = [{"BLOCK": block, "ITEMS": 8} for block in (32, 1024)]
-    space.write_text(
-        space.read_text().replace("    BLOCK=(", f"    seeds={seeds},\n    BLOCK=(", 1)
-    )
-    command = ["sizes", "twin", *ON_CPU, "--budget", "60s", "--count", "1", "--out", str(file)]
-    assert run([*command, "--seeds"]) == 0
-    rows = map(json.loads, file.read_text().splitlines())
-    measured = [row["configuration"] for row in rows if "configuration" in row]
-    assert seeds[0] in measured and seeds[1] not in measured
-    assert "BLOCK=1024, ITEMS=8 is left out: wrong_result" in capsys.readouterr().err
-
-
-def test_thin_sizes_can_be_drawn_more_often() -> None:
-    device = read(H200 / "sgemm.json").device.planned_for()
-    drawn = list(islice(random_sizes(find_kernel("sgemm"), device, 2, thin_share=1.0), 100))
-    assert all(min(p.m, p.n, p.k) <= 70 for p in drawn)
-
-
-@pytest.mark.opencl
-def test_sizes_that_no_configuration_allows_are_not_drawn(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, space = project / "sizes.jsonl", project / "spaces" / "saxpy.py"
-    text = space.read_text()
-    command = ["sizes", "saxpy", *ON_CPU, "--out", str(file), "--budget", "60s", "--count", "2"]
-    rule = "\n\n@saxpy.requires\ndef requires(c, p):\n    return p.n {}\n"
-    space.write_text(text + rule.format("% 64 == 0"))
-    assert run(command) == 0
-    rows = map(json.loads, file.read_text().splitlines())
-    assert [row["problem"]["n"] % 64 for row in rows if "problem" in row] == [0, 0]
-    space.write_text(text + rule.format("< 0"))
-    assert run([*command[:-2], "--out", str(project / "none.jsonl")]) == 3
-    assert "its configurations allow no random size" in capsys.readouterr().err
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ('{"format": "else"}\n', "format is 'else', not 'autotune size matrix'; name another file"),
-        ("no JSON\n", ":1: no row of sizes"),
-    ],
-)
-def test_another_file_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str], text: str, error: str
-) -> None:
-    file = project / "sizes.jsonl"
-    file.write_text(text)
-    assert run(["sizes", "saxpy", *ON_CPU, "--out", str(file)]) == 2
-    assert error in capsys.readouterr().err
-    assert file.read_text() == text
 
 
 def sampled_matrix(count: int, seed: int = 3) -> Portfolio:
@@ -223,28 +91,22 @@ def test_a_fit_to_sizes_answers_others(fitted: tuple[TunedRecord, HeldOut]) -> N
 
 
 def test_a_configuration_that_comes_later_is_chosen_by_the_sizes_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of many sizes before nobody measured it, and there it counts as slow."""
     monkeypatch.setattr("autotune.run.matrix.MOST_CONFIGURATIONS", 2)
     record, kernel = read(H100 / "sgemm.json"), find_kernel("sgemm")
     first, second, late = map(Configuration, sampled_matrix(1).configurations[:3])
     sizes = [Problem(m=m, n=n, k=k) for m, n, k in sgemm_sizes(3, 900)]
-    given = tmp_path / "sizes.jsonl", kernel, record.device.planned_for()
-    matrix = SizeMatrix.opened(*given)
-    matrix.add_configurations([first, second])
+    matrix = TimeMatrix()
 
-    def times_ms(place: int, count: int) -> dict[int, float]:
-        times = {0: 0.01 * (1 + place % 2 / 5), 1: 0.01 * (1.2 - place % 2 / 5), 2: 0.008}
-        return {number: times[number] for number in range(count)}
+    def times_ms(place: int, count: int) -> dict[Configuration, float]:
+        times = [0.01 * (1 + place % 2 / 5), 0.01 * (1.2 - place % 2 / 5), 0.008]
+        return dict(zip((first, second, late), times[:count], strict=False))
 
-    matrix.add(sizes[:700], [times_ms(place, 2) for place in range(700)])
-    matrix.add_configurations([late])
-    matrix.add(sizes[700:], [times_ms(place, 3) for place in range(200)])
-    matrix.add_configurations([first])  # which is there
-    for each in (matrix, SizeMatrix.opened(*given)):
-        assert each.after_the_last() == set(sizes[700:])
-    for deciding, is_chosen in ((set[Problem](), False), (matrix.after_the_last(), True)):
+    for place, size in enumerate(sizes):
+        matrix.add(SizeTimes(size, times_ms(place, 2 if place < 700 else 3)))
+    for deciding, is_chosen in ((set[Problem](), False), (set(sizes[700:]), True)):
         fitted, _ = fitted_to_sizes(record, kernel, matrix.portfolio(), deciding)
         assert (late in map(Configuration, fitted.portfolio.configurations)) == is_chosen
 
@@ -322,41 +184,6 @@ def test_sizes_of_each_category_have_a_fit_of_their_own() -> None:
     assert found == {"sum", "max"}
 
 
-def test_a_configuration_that_comes_later_is_measured_until_a_fit_has_it(tmp_path: Path) -> None:
-    """Beside those that a fit promises; here it is the slowest by far."""
-    kernel, record = find_kernel("sgemm"), read(H200 / "sgemm.json")
-    device = record.device.planned_for()
-    every = [c for c in candidates_of([record], kernel, device) if c["VARIANT"] == "cuda"][:30]
-    sizes = [Problem(m=m, n=n, k=k) for m, n, k in sgemm_sizes(5, 600) if min(m, n, k) >= 64]
-    late, first, second, third = len(every) - 1, sizes[:200], sizes[200:248], sizes[248:272]
-    matrix = SizeMatrix(tmp_path / "sizes.jsonl", {}, every)
-
-    def measure(problems: list[Problem], numbers: range) -> None:
-        matrix.add(
-            problems,
-            [
-                {n: (1 + n) * 1e-9 * size["m"] * size["n"] * size["k"] for n in numbers}
-                for size in problems
-            ],
-        )
-
-    measure(first, range(late))
-    chooser = Chooser(matrix, kernel, device, 1)
-    for problem in third:
-        chosen = chooser.chosen(problem)
-        assert late in chosen and len(chosen) == len(set(chosen)) <= 1 + 16 + 4
-    measure(second, range(len(every)))
-    assert sum(late in chooser.chosen(problem) for problem in third) < len(third)
-
-
-def test_sizes_that_nothing_allows_are_left_out(tmp_path: Path) -> None:
-    matrix = SizeMatrix(tmp_path / "sizes.jsonl", {}, [Configuration(BM=1)])
-    matrix.add([Problem(m=1), Problem(m=2), Problem(m=3)], [{0: 1.0}, {}, {0: 3.0}])
-    portfolio = matrix.portfolio()
-    assert portfolio.problems == ({"m": 1}, {"m": 3})
-    assert portfolio.median_ms == ((1.0, 3.0),)
-
-
 def test_what_was_not_measured_is_slower_than_the_best() -> None:
     """No fit chooses a configuration for what it foretells where nobody looked."""
     device, kernel = read(H100 / "sgemm.json").device.planned_for(), find_kernel("sgemm")
@@ -390,29 +217,6 @@ def test_few_sizes_learn_from_the_errors_of_another_category() -> None:
     few.others = [many]
     together = few.held_out(every).shares
     assert np.log(together).mean() > np.log(alone).mean()
-
-
-def test_sizes_share_the_binaries_of_their_category() -> None:
-    """A language compiles one for each kind of size."""
-    device = read(H200 / "sgemm.json").device.planned_for()
-    for name, alike, other in (
-        (
-            "reduce_op",
-            [Problem(n=n, op="sum", dtype="int32") for n in (1000, 2001)],
-            Problem(n=1000, op="sum", dtype="float16"),
-        ),
-        (
-            "softmax",
-            [Problem(rows=rows, columns=512, dtype="float32") for rows in (64, 640)],
-            Problem(rows=64, columns=1024, dtype="float32"),
-        ),
-    ):
-        kernel = find_kernel(name)
-        with closing(Bench(Request(kernel, device, (other,)))) as bench:
-            binaries = Binaries(bench, [kernel.default()])
-            first, second, third = (binaries.of([(p, 0)])[p, 0] for p in (*alike, other))
-            assert first is second
-            assert first.binary != third.binary
 
 
 def promised_elsewhere(matrix: Portfolio) -> dict[str, Any]:
@@ -453,13 +257,6 @@ def test_what_cannot_be_fitted_is_refused(
     matrix = msgspec.structs.replace(matrix, **change(matrix))
     with pytest.raises(UsageError, match=message):
         fitted_to_sizes(read(H100 / "sgemm.json"), find_kernel("sgemm"), matrix)
-
-
-def test_a_fit_needs_a_file_of_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    missing = tmp_path / "sizes.jsonl"
-    assert run(["sizes", "sgemm", "--fit", str(H100 / "sgemm.json"), "--out", str(missing)]) == 2
-    assert "no such file; run: autotune sizes sgemm --out" in capsys.readouterr().err
-    assert not missing.exists()
 
 
 def test_answers_say_what_to_expect() -> None:

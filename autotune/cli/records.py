@@ -494,9 +494,9 @@ def import_(
 def _import_record(record: TunedRecord, spaces: Path | None) -> None:
     from autotune.checking.importing import checked
     from autotune.kernel.catalog import known_kernel
+    from autotune.report.publish import amend
     from autotune.tuned.comparison import by_effort_and_date
     from autotune.tuned.reading import user_folder
-    from autotune.tuned.writing import update
 
     kernel = known_kernel(record.kernel, spaces)
     if kernel is None:
@@ -504,7 +504,8 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
             f"{record.kernel}: not imported: no kernel of that name is known here to check the record "
             "against; name the folder of its space file: --spaces FOLDER"
         )
-    found = update(Path(user_folder(kernel.project)), checked(record, kernel), by_effort_and_date)
+    mine = Path(user_folder(kernel.project))
+    found = amend(mine, checked(record, kernel), by_effort_and_date)
     for outcome in found.outcomes:
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
 

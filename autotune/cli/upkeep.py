@@ -15,7 +15,6 @@ from autotune.cli.console import (
     FLEET,
     JSON,
     KERNEL,
-    PATH,
     SPACES,
     is_given,
     kernel_names,
@@ -86,12 +85,6 @@ def retune_options(
     "bundled kernels. The sizes share --max-hours (default 1).",
 )
 @click.option(
-    "--portfolio",
-    is_flag=True,
-    help="Measure the winners of all problems on every problem, for lookups of other sizes, without a "
-    "search. --budget (default 60s) does not include compiling. Changes your record, or that of --out.",
-)
-@click.option(
     "--max-age",
     "max_days",
     type=click.IntRange(0, 36500),
@@ -139,7 +132,6 @@ def retune(
     kernels: tuple[str, ...],
     stale: bool,
     missing: bool,
-    portfolio: bool,
     max_days: float,
     dry_run: bool,
     scheduler: str | None,
@@ -155,7 +147,7 @@ def retune(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Tune KERNEL again: all its problems, or those that are stale or missing, or the portfolio.
+    """Tune KERNEL again: all its problems, or those that are stale or missing.
 
     An entry whose source, arguments or options changed, or that was never tuned on this device, is
     searched. If only the driver or compiler changed, or the entry is older than --max-age, winner and
@@ -167,7 +159,6 @@ def retune(
     autotune retune --stale --max-hours 2
     autotune retune sgemm --effort full
     autotune retune --all --max-hours 8
-    autotune retune sgemm --portfolio --budget 2m
     autotune retune --schedule cron --every 1d
     autotune retune --schedule github --arch sm_90 --out .github/workflows
     """
@@ -181,7 +172,7 @@ def retune(
     from autotune.search.session import Budget
     from autotune.search.strategies import find
 
-    _require_selection(kernels, stale, missing, portfolio)
+    _require_selection(kernels, stale, missing)
     find(strategy)
     options = retune_options(
         fleet,
@@ -194,10 +185,6 @@ def retune(
         out=out,
     )
     devices = find_devices(selectors, archs, options.fleet)
-    if portfolio:
-        for name in kernels:
-            retuning.measure_portfolio(name, devices[0], options, folder, spaces)
-        return
     query = StaleQuery(
         devices=devices,
         kernels=kernels,
@@ -217,13 +204,9 @@ def retune(
     _require_all_tuned(outcomes)
 
 
-def _require_selection(
-    kernels: tuple[str, ...], stale: bool, missing: bool, portfolio: bool
-) -> None:
-    if stale + missing + portfolio > 1:
-        raise UsageError("retune: --stale, --all and --portfolio exclude one another")
-    if portfolio and not kernels:
-        raise UsageError("retune --portfolio: name kernels, for example sgemm")
+def _require_selection(kernels: tuple[str, ...], stale: bool, missing: bool) -> None:
+    if stale and missing:
+        raise UsageError("retune: --stale and --all exclude one another")
     if not (stale or missing or kernels):
         raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
 
@@ -276,111 +259,85 @@ def _write_schedule(
 @click.command("sizes")
 @KERNEL
 @click.option(
-    "--count", type=click.IntRange(min=1), default=2000, show_default=True, help="Random sizes."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, help="Of the sizes."
-)
-@click.option(
-    "--thin",
-    type=click.FloatRange(0, 1),
-    default=0.25,
+    "--budget",
+    default="9m",
     show_default=True,
-    help="Share of the sizes that have a thin side.",
+    metavar="TIME",
+    help="Without compiling and startup.",
 )
 @click.option(
-    "--budget", default="9m", show_default=True, metavar="TIME", help="The same command continues."
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Seed of the random sizes; the same seed goes on with the same sizes.",
 )
-@click.option(
-    "--from",
-    "records",
-    type=PATH,
-    multiple=True,
-    help="A tuned record with further configurations (repeatable).",
-)
-@click.option(
-    "--seeds",
-    "with_seeds",
-    is_flag=True,
-    help="Also measure the space's seeds, after verifying them on all odd sizes.",
-)
-@click.option(
-    "--fit",
-    "fitted",
-    type=PATH,
-    metavar="RECORD",
-    help="Measure nothing; fit the answers of this record for other sizes to the file of --out.",
-)
+@click.option("--fresh", is_flag=True, help="Time the tuned problems again.")
 @click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
 @SPACES
-@click.option("--out", type=PATH, required=True, help="File of the measurements, which grows.")
+@out_option("Write record, header and report to OUT/<device>/ too.")
 def sizes(
     kernel: str,
-    count: int,
-    seed: int,
-    thin: float,
     budget: str,
-    records: tuple[Path, ...],
-    with_seeds: bool,
-    fitted: Path | None,
+    seed: int,
+    fresh: bool,
     device: str | None,
     spaces: Path | None,
     out: Path,
 ) -> None:
-    """Measure the configurations of KERNEL's records on random problem sizes.
+    """Improve the answers of KERNEL for sizes that were not tuned.
 
-    They are the default, and the portfolio, the winners and what tied with them in the final races, of the
-    records that lookup reads for this device, and of --from. No lookup reads the file.
+    Goes on with the last step of a run: times the configurations of the record, verified winners of other
+    devices and the space's seeds on random sizes, and fits the answers again. If the tuned problems have no
+    common times yet, they are timed first. The store keeps all times, so the same command continues.
 
     \b
-    autotune sizes sgemm --budget 9m --out sgemm-sizes.jsonl
+    autotune sizes sgemm --budget 9m
     """
     from autotune.devices.choose import choose_device
-    from autotune.files import write_atomically
+    from autotune.front import improve_answers
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.matrix import (
-        SizeMatrix,
-        candidates_of,
-        fitted_to_sizes,
-        measure_sizes,
-        right_seeds,
-    )
+    from autotune.report.progress import run_progress
+    from autotune.run.continuing import Continuation
     from autotune.search.session import Budget
     from autotune.tuned.reading import read, read_layers
-    from autotune.tuned.writing import encode
 
     seconds = Budget.parse(budget).seconds
     if seconds is None:
         raise UsageError("sizes: --budget is a time, for example 9m")
     declared = find_kernel(kernel, spaces)
-    if fitted:
-        if not out.exists():
-            raise UsageError(f"{out}: no such file; run: autotune sizes {kernel} --out {out}")
-        record = read(fitted)
-        matrix = SizeMatrix.opened(out, declared, record.device.planned_for())
-        decide = matrix.after_the_last()
-        record, held_out = fitted_to_sizes(record, declared, matrix.portfolio(), decide)
-        write_atomically(fitted, encode(record))
-        click.echo(f"{fitted}: held-out sizes get {held_out}")
-        return
     chosen = choose_device(device, declared.backends)
-    known = [
-        one for one in read_layers(declared.name, declared.project) if one.folder == chosen.folder
-    ]
-    given = [*(one.record for one in known), *map(read, records)]
-    matrix = SizeMatrix.opened(out, declared, chosen)
-
-    def say(text: str) -> None:
-        click.echo(text, err=True)
-
-    matrix.add_configurations(candidates_of(given, declared, chosen))
-    if with_seeds:
-        matrix.add_configurations(right_seeds(declared, chosen, say))
-    is_whole = measure_sizes(matrix, declared, chosen, count, seed, seconds, say, thin)
-    left = "" if is_whole else "; the same command continues"
-    click.echo(
-        f"{out}: {len(matrix.configurations)} configurations on {len(matrix.problems)} sizes{left}"
+    files = read_layers(declared.name, declared.project)
+    own = [file.record for file in files if file.folder == chosen.folder]
+    place = out / chosen.folder / f"{declared.name}.json"
+    if is_given("out") and place.exists():
+        own = [read(place), *own]
+    if not own:
+        raise UsageError(
+            f"{declared.name}: nothing is tuned for {chosen.name}; run: autotune run {declared.name}"
+        )
+    asked = Continuation(
+        kernel=declared,
+        device=chosen,
+        record=own[0],
+        seconds=seconds,
+        own=own[1:],
+        others=[file.record for file in files if file.folder != chosen.folder],
+        seed=seed,
+        fresh=fresh,
+        command=shlex.join(["autotune", "sizes", declared.name, "--budget", budget]),
     )
+    with run_progress(declared.name, len(own[0].problems)) as listener:
+        found, published = improve_answers(asked, out, listener)
+    matrix = published.record.portfolio
+    click.echo(
+        f"{len(matrix.configurations)} configurations on {len(matrix.problems)} tuned problems; "
+        f"{found.sizes} random sizes are measured"
+    )
+    if found.held_out:
+        click.echo(f"held-out sizes get {found.held_out}")
+    for file in (published.json_file, published.header_file, published.markdown_file):
+        click.echo(str(file))
 
 
 COMMANDS = {

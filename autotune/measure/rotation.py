@@ -1,15 +1,18 @@
-"""Times configurations on many sizes of one kernel, in milliseconds each; verifies nothing.
+"""Times configurations on problem sizes of one kernel, in milliseconds of a call; verifies nothing.
 
-The calls of a sample take buffers in turn, so that together they exceed the cache. The task runs in the
-worker's process.
+The calls of a sample use several sets of buffers in turn, so that together they exceed the cache. The task runs
+in the worker's process.
 """
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from statistics import median
 from typing import Any, Protocol, TypeVar
 
@@ -27,11 +30,14 @@ from autotune.values import Configuration, Problem
 
 T = TypeVar("T")
 
-#: Sets of buffers that calls take in turn: fewest, and most.
+#: Fewest and most sets of buffers that calls use in turn.
 _FEWEST_SETS, MOST_SETS = 2, 8
-#: Samples of each configuration and size, and of calls that take `_LONG_MS`.
+#: Share of the device's memory that the sets may take; where two sets take more there is one.
+_MEMORY_SHARE = 0.4
+#: Samples of each configuration on a size; fewer where the shortest call takes `_LONG_MS` or more.
 _ROUNDS, _FEW_ROUNDS, _LONG_MS = 5, 3, 1.0
-#: A configuration whose first call takes this many times the least, and some time, is not timed again.
+#: A configuration is not timed again if its first call takes this many times as long as the shortest, and longer
+#: than `_LEAST_MS`.
 _HOPELESS, _LEAST_MS = 3.0, 0.1
 
 
@@ -55,35 +61,56 @@ def time_sizes(
     job: worker_state.Job,
     entrants: Sequence[CompiledEntrant],
     sizes: Sequence[SizeTask],
+    size_s: float,
     turns: Turns,
 ) -> list[dict[int, float]]:
-    """Return the median milliseconds of a call, by entrant, on each size; none where a launch failed.
+    """Return the median milliseconds of a call, by entrant, on each size; without entrants whose launch fails.
 
-    The turn is the number of the pair of size and entrant.
+    The turn is the number of the pair of size and entrant. No round on a size begins after ``size_s``.
     """
     found, modules, done = list[dict[int, float]](), dict[int, Any](), 0
     for size in sizes:
-        arrays = RotatedArrays(job, size.problem)
-        runners = dict[int, SizeRunner]()
-        least_ms, times = np.inf, dict[int, float]()
-        for turn, number in enumerate(size.entrants, done):
-            turns.begin_turn(turn)
-            try:
-                runner = SizeRunner(arrays, entrants[number], number, modules)
-                bar_ms = max(_HOPELESS * least_ms, _LEAST_MS)
-                times[number] = first_time(runner.call_ms, bar_ms)
-                least_ms = min(least_ms, times[number])
-                if times[number] <= bar_ms:
-                    runners[number] = runner
-            except (LaunchError, MemoryError):
-                times.pop(number, None)
+        until_s, own_turns = time.monotonic() + size_s, dict(zip(size.entrants, count(done)))
         done += len(size.entrants)
-        found.append({**times, **raced(runners, least_ms)})
+        try:
+            arrays = RotatedArrays(job, size.problem)
+        except (LaunchError, MemoryError):
+            found.append({})
+            continue
+        found.append(_timed(arrays, entrants, own_turns, until_s, modules, turns))
     return found
 
 
+def _timed(
+    arrays: RotatedArrays,
+    entrants: Sequence[CompiledEntrant],
+    own_turns: Mapping[int, int],
+    until_s: float,
+    modules: dict[int, Any],
+    turns: Turns,
+) -> dict[int, float]:
+    """Time entrants on one size; ``own_turns`` has their positions, and the number of each one's turn."""
+    runners, times, least_ms = dict[int, SizeRunner](), dict[int, float](), math.inf
+    for number, turn in own_turns.items():
+        turns.begin_turn(turn)
+        try:
+            runner = SizeRunner(arrays, entrants[number], number, modules)
+            bar_ms = max(_HOPELESS * least_ms, _LEAST_MS)
+            times[number] = first_time(runner.call_ms, bar_ms)
+            least_ms = min(least_ms, times[number])
+            if times[number] <= bar_ms:
+                runners[number] = runner
+        except (LaunchError, MemoryError):
+            times.pop(number, None)
+
+    def begin(number: int) -> None:
+        turns.begin_turn(own_turns[number])
+
+    return {**times, **raced(runners, least_ms, until_s, begin)}
+
+
 def first_time(call_ms: Callable[[], float], bar_ms: float) -> float:
-    """Return the milliseconds of a call; of the faster of two where one exceeds the bar: the host may have stopped."""
+    """Return the milliseconds of a call; above the bar of the faster of two: the host may have paused."""
     first_ms = call_ms()
     return first_ms if first_ms <= bar_ms else min(first_ms, call_ms())
 
@@ -92,22 +119,34 @@ class SizeTimer(Protocol):
     """Takes samples of a configuration, or of a vendor's call, on one size."""
 
     def sample_ms(self) -> float:
-        """Return the time of a call, of one on each set of buffers."""
+        """Return the mean time of a call, over one call on each set of buffers."""
 
 
-def raced(runners: Mapping[T, SizeTimer], least_ms: float) -> dict[T, float]:
-    """Return the median times of rounds, each in a random order; fewer where calls are long."""
+def raced(
+    runners: Mapping[T, SizeTimer],
+    least_ms: float,
+    until_s: float = math.inf,
+    begin: Callable[[T], object] = lambda _: None,
+) -> dict[T, float]:
+    """Return the median times of some rounds, each in a random order.
+
+    No second or later round begins after ``until_s`` of the monotonic clock. ``begin`` is called before each
+    sample.
+    """
     samples: dict[T, list[float]] = {number: [] for number in runners}
     order, shuffle = list(runners), random.Random(0)
-    for _ in range(_ROUNDS if least_ms < _LONG_MS else _FEW_ROUNDS):
+    for turn in range(_ROUNDS if least_ms < _LONG_MS else _FEW_ROUNDS):
+        if turn and time.monotonic() > until_s:
+            break
         shuffle.shuffle(order)
         for number in order:
+            begin(number)
             samples[number].append(runners[number].sample_ms())
     return {number: median(times_ms) for number, times_ms in samples.items()}
 
 
 class SizeRunner:
-    """An entrant on one size: its first calls, and samples of calls on all sets of buffers."""
+    """Runs an entrant on one size: its first calls, and samples of calls on all sets of buffers."""
 
     def __init__(
         self, arrays: RotatedArrays, entrant: CompiledEntrant, number: int, modules: dict[int, Any]
@@ -123,7 +162,7 @@ class SizeRunner:
         self._timer = executor.timer(module, [step for steps in sets for step in steps], cold=False)
 
     def sample_ms(self) -> float:
-        """Return the time of a call, of one on each set."""
+        """Return the mean time of a call, over one call on each set."""
         return self._timer.singly(1)[0] / self._calls
 
 
@@ -134,7 +173,7 @@ class RotatedArrays:
     job: worker_state.Job
     problem: Problem
     executor: Executor = field(init=False)
-    #: Buffers by name of the argument.
+    #: Buffers by name of the argument, of each set.
     sets: list[dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,12 +193,14 @@ class RotatedArrays:
         }
         total = sum(argument.nbytes for argument, _ in arrays.values())
         sets = min(MOST_SETS, max(_FEWEST_SETS, -(-2 * device.l2_bytes // max(total, 1))))
+        if sets * total > _MEMORY_SHARE * (device.memory_bytes or math.inf):
+            sets = 1
         self.sets = [
             {name: self._filled(*given) for name, given in arrays.items()} for _ in range(sets)
         ]
 
     def _filled(self, argument: Argument, array: NDArray[Any] | None) -> Any:
-        """Return a buffer of random numbers; of given ones where they are no floating-point numbers."""
+        """Return a buffer of random numbers, or of the given ones where these are integers."""
         buffer, dtype = self.executor.allocate(argument.nbytes), np.dtype(argument.dtype)
         if argument.kind == "out":
             return buffer
@@ -173,7 +214,7 @@ class RotatedArrays:
         return buffer
 
     def steps(self, entrant: CompiledEntrant) -> list[list[BoundLaunch | BoundFill]]:
-        """Return the steps of a configuration on each set; its workspaces are shared."""
+        """Return the steps of a configuration on each set; the sets share its workspaces."""
         kernel, device, problem = self._kernel, self.executor.device, self.problem
         plan = launch_sequence(kernel, entrant.configuration, problem, device)
         scratch = kernel.workspaces(entrant.configuration, problem, device)
@@ -193,7 +234,7 @@ class RotatedArrays:
 
 
 class _Blank(Draw):
-    """A generator whose floating-point arrays have undefined contents, which costs nothing."""
+    """A generator whose floating-point arrays have undefined contents, to save time."""
 
     def _filled(self, size: Size, dtype: DTypeLike, draw: Any) -> Any:
         return np.dtype(dtype).type(1) if size is None else np.empty(size, dtype)
@@ -205,7 +246,7 @@ def _arguments(kernel: Kernel, problem: Problem) -> list[tuple[Argument, NDArray
     return [argument_of(kernel, name, value) for name, value in declared.items()]
 
 
-#: Random numbers by type: as many as the largest array had.
+#: Random numbers by type, as long as the largest array so far.
 _numbers: dict[np.dtype[Any], NDArray[Any]] = {}
 
 

@@ -30,6 +30,7 @@ PHASES = {
     "other inputs": "computing the reference for other inputs and sizes",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",
+    "random sizes": "the best of all problems, on random sizes",
     "sanitizer": "finalists under compute-sanitizer",
 }
 

@@ -20,7 +20,7 @@ from autotune.run.result import RunResult
 from autotune.store import Store, default_url
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord, other_kernel
-from autotune.tuned.writing import Choice, MergedProblem, accepted, by_rule, update
+from autotune.tuned.writing import Choice, Merged, MergedProblem, accepted, by_rule, update
 from autotune.values import Configuration, Problem
 
 #: Folder of experiments below that of a run's files: no lookup reads so deep.
@@ -129,12 +129,12 @@ def _content_of(run: RunResult, record: TunedRecord) -> ReportContent:
         return from_run(run, record)
 
 
-def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> TunedRecord:
-    """Merge a record into a folder of tuned records, renew a header there, and return the merged record."""
-    merged = update(directory, record, choose).record
-    json_file = path_of(directory, merged)
+def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> Merged:
+    """Merge a record into a folder of tuned records, and renew the header there if the folder has one."""
+    merged = update(directory, record, choose)
+    json_file = path_of(directory, merged.record)
     if json_file.with_suffix(".hpp").exists():
-        _write_header(json_file, merged)
+        _write_header(json_file, merged.record)
     return merged
 
 

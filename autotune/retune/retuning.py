@@ -11,22 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 from autotune.devices.device import Device
-from autotune.errors import UsageError
 from autotune.files import data_folder
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
-from autotune.report.publish import amend
 from autotune.retune.gate import Checked
 from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
 from autotune.retune.retuner import Retuner
 from autotune.retune.stale import StaleQuery, Target, survey
 from autotune.run import device_limits
-from autotune.run.portfolio import renewed
 from autotune.run.request import EFFORTS
 from autotune.search.session import Budget
-from autotune.tuned.reading import read, user_folder
 
 
 def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
@@ -96,31 +91,6 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
     )
     seconds = 3600.0 if options.seconds == math.inf else options.seconds
     return wider, replace(options, effort=EFFORTS["full"], seconds=seconds, share_seconds=True)
-
-
-def measure_portfolio(
-    name: str, device: Device, options: RetuneOptions, out: Path | None, spaces: Path | None
-) -> None:
-    """Measure the portfolio of a kernel's record in a folder, by default the user's, again; say which is kept."""
-    budget_s = options.budget.seconds if options.budget else 60.0
-    if budget_s is None:
-        raise UsageError("retune --portfolio: --budget is a time, for example 90s")
-    kernel = find_kernel(name, spaces)
-    folder = out or Path(user_folder(kernel.project))
-    path = folder / device.folder / f"{kernel.name}.json"
-    if not path.exists():
-        raise UsageError(f"{path}: nothing is tuned there; run: autotune run {kernel.name}")
-    record = read(path)
-    with options.progress(kernel.name, len(record.problems)) as listener:
-        record = renewed(record, kernel, device, budget_s, listener)
-    kept = amend(folder, record).portfolio
-    if kept.median_ms != record.portfolio.median_ms:
-        fewer = len(record.portfolio.configurations)
-        options.say(
-            f"portfolio: {fewer} configurations were measured; more are kept; raise --budget"
-        )
-    width = f"{len(kept.configurations)} configurations on {len(kept.problems)} problems"
-    options.say(f"portfolio: {width}; record: {path}")
 
 
 def check_tuned(

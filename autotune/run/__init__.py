@@ -1,4 +1,4 @@
-"""One command's job: search every problem, hold the finals, measure the portfolio, make the record.
+"""One command's job: search every problem, hold the finals, time the portfolio, make the record.
 
 =========== ==============================================================================
 `request`   what a run is asked to do: the goal, the effort
@@ -13,8 +13,11 @@
 `sizes`     finalists verified at sizes beside the tuned one
 `idle`      parameters that do nothing
 `verdict`   who enters, who wins, ties, ratios, noise
-`portfolio` the best of every problem measured on every problem
-`matrix`    configurations measured on random sizes, for lookups of other sizes
+`answering` the best of every problem timed on every problem, then on random sizes
+`drawing`   random problem sizes
+`size_times` the times on sizes, and which configurations to time on the next one
+`continuing` the last step of a run again, for a record: `autotune sizes`
+`matrix`    answers for other sizes fitted to times on random sizes
 `result`    what a run returns
 `plans`     how a configuration launches, as records have it
 `recording` the tuned record of a run; what follows from a record's kernel, computed again

@@ -185,6 +185,12 @@ class Division:
         total_s = self.request.total_budget.seconds or 0.0
         return max(total_s * self._portfolio_share, *map(self.seconds_left, self.tuners))
 
+    def random_sizes_s(self) -> float:
+        """Return the time for portfolio and random sizes together: their share of the budget, with full effort."""
+        if self.request.effort.name != "full":
+            return 0.0
+        return (self.request.total_budget.seconds or 0.0) * self._portfolio_share
+
     def _gain(self, found: SearchedProblem) -> float:
         if found.ended_by == "all":
             return 0.0

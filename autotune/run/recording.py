@@ -203,19 +203,28 @@ def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
     """Return a request that measures a record's problems as their winners were measured."""
     problems = tuple(Problem(dict(entry.problem)) for entry in record.problems)
     found = {Timing(entry.race.timing).caches for entry in record.problems}
-    return Request(kernel, device, problems, caches=found.pop() if len(found) == 1 else None)
+    return Request.without_search(
+        kernel, device, problems, caches=found.pop() if len(found) == 1 else None
+    )
+
+
+def is_current(record: TunedRecord, kernel: Kernel) -> bool:
+    """Return whether a kernel is as it was when all entries of a record were tuned."""
+    source = source_fingerprint(kernel)
+    return all(
+        (entry.origin.source, entry.origin.arguments)
+        == (source, arguments_fingerprint(kernel, Problem(dict(entry.problem))))
+        for entry in record.problems
+    )
 
 
 def require_current(record: TunedRecord, kernel: Kernel) -> None:
-    """Make sure that a kernel is as it was when it was tuned; else its launches are not known any more."""
-    source = source_fingerprint(kernel)
-    for entry in record.problems:
-        current = source, arguments_fingerprint(kernel, Problem(dict(entry.problem)))
-        if (entry.origin.source, entry.origin.arguments) != current:
-            raise UsageError(
-                f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
-                f"run: autotune retune {record.kernel}"
-            )
+    """Raise UsageError if a kernel changed after a record was tuned: its launches are not known any more."""
+    if not is_current(record, kernel):
+        raise UsageError(
+            f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
+            f"run: autotune retune {record.kernel}"
+        )
 
 
 def _portfolio(

@@ -133,6 +133,8 @@ class RunResult:
     toolchain: str
     #: The portfolio matrix; None for a run of one problem.
     portfolio: Portfolio | None = None
+    #: Times on tuned and on random problem sizes, which answers for other sizes are fitted to; None: not taken.
+    sizes: Portfolio | None = None
     #: Measured limits of the device; empty if they are unknown.
     limits: Limits = field(default_factory=dict)
     #: Inputs in which verification would not notice a missing element.

@@ -24,14 +24,16 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import require
 from autotune.measure.roofline import Limits
 from autotune.run import verdict
+from autotune.run.answering import AnswerTimer, stored_sizes
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.device_limits import known_limits, limit_requests
 from autotune.run.division import Division, done_at_once
+from autotune.run.drawing import SEED
 from autotune.run.idle import unnamed
-from autotune.run.portfolio import measure_portfolio
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, without_wrong, wrong_somewhere
+from autotune.run.size_times import TimeMatrix
 from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
 from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
@@ -111,8 +113,8 @@ class Run(Bench):
                     decided.append(found)
                     decided.sort(key=lambda each: self.request.problems.index(each.problem))
             decided = without_wrong(decided, self.request)
-            portfolio = self._portfolio(decided, division.portfolio_s())
-            made = partial(made, unseen=unseen.result(), portfolio=portfolio)
+            portfolio, sizes = self._portfolio(decided, division, run_id)
+            made = partial(made, unseen=unseen.result(), portfolio=portfolio, sizes=sizes)
             result = made(tuple(decided), space=self.space, toolchain=self.toolchain)
             right: RunState = "budget" if result.spent_budget else "done"
             self.store.finish_run(run_id, right if result.solved else "failed")
@@ -184,21 +186,35 @@ class Run(Bench):
 
     # ------------------------------------------------------------------ portfolio
 
-    def _portfolio(self, results: Sequence[ProblemResult], seconds: float) -> Portfolio | None:
-        """Measure the best of every problem on every problem; by time, so only where that is asked."""
+    def _portfolio(
+        self, results: Sequence[ProblemResult], division: Division, run_id: int
+    ) -> tuple[Portfolio | None, Portfolio | None]:
+        """Time the best of every problem on every problem, then on random sizes while there is time.
+
+        Returns the times on the problems, and those on all sizes that the store has. A run of one problem, for
+        another objective than time or of one configuration has neither.
+        """
         if self.request.objective.needs_energy or not self.request.goal.writes_record:
-            return None
+            return None, None
         raced = {result.problem: result.result for result in results if result.result is not None}
         if len(raced) < 2:
-            return None
+            return None, None
         wrong = wrong_somewhere(results)
         chosen = verdict.portfolio_entrants(list(raced.values()), self.kernel.default())
         known = {problem: result.winner.time_ms.value for problem, result in raced.items()}
-        # What is wrong on one problem, or its other data, must answer for no other.
-        right = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
-        if not right:
-            return None
-        return measure_portfolio(self, self.listener, known, right, seconds)
+        # A configuration that is wrong on one problem or on its other data may not answer for others.
+        correct = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
+        if not correct:
+            return None, None
+        begun_s = self.clock_s()
+        timer = AnswerTimer(self, self.store, run_id, self.listener)
+        portfolio = timer.portfolio(known, correct, division.portfolio_s())
+        if portfolio is None:
+            return None, None
+        matrix = TimeMatrix(correct, stored_sizes(self, self.store, wrong))
+        left_s = division.random_sizes_s() - (self.clock_s() - begun_s)
+        timer.time_random_sizes(matrix, SEED, left_s)
+        return portfolio, matrix.portfolio()
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
