@@ -17,6 +17,7 @@ from autotune.kernel.declaration import HOOKS, Declaration
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "autotune"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *(ROOT / "examples").glob("*/README.md"),
@@ -263,3 +264,17 @@ def test_lists_and_tables_are_read_alike(page: Path) -> None:
     assert re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*", text, re.MULTILINE) == []
     # Rows below an empty line are no table any more, unless they begin with a head of their own.
     assert re.findall(r"^\|.*\n\n\|.*\n(?!\|[-:| ]+\|$)", text, re.MULTILINE) == []
+
+
+def test_a_change_begins_in_at_most_two_modules() -> None:
+    """Each row of the table names one or two modules, or folders, that exist."""
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("## Where a change begins\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (?!change|-)(.*?) \| (.*) \|$", table, re.MULTILINE)
+    assert len(rows) > 30
+    for change, modules in rows:
+        named = re.findall(r"`([\w/.]+)`", modules.partition(":")[0])
+        assert 1 <= len(named) <= 2, change
+        for name in named:
+            places = [ROOT / name, PACKAGE / name, ROOT / f"{name}.py", PACKAGE / f"{name}.py"]
+            assert any(place.exists() for place in places), f"{change}: {name}"
