@@ -3,7 +3,7 @@
     AutotuneError                 1  something failed; the message says what, where and what to do
     ├── UsageError                2  a name or value that was asked for does not exist or does not fit
     │   └── SpecError             2  a space file is wrong
-    ├── NothingValidError         3  no configuration is valid, or none computes the right result
+    ├── NothingValidError         3  no configuration is valid, or none is correct
     ├── DeviceError               4  no usable device
     ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line.
     │                                It is an ImportError, too
@@ -67,7 +67,7 @@ class SpecError(UsageError):
 
 
 class NothingValidError(AutotuneError):
-    """No configuration is valid, or none computes the right result."""
+    """No configuration is valid, or none is correct."""
 
     exit_code = 3
 
