@@ -47,9 +47,7 @@ LONG_MODULES = {
     "tuned/record.py",
     "tuned/table.py",
 }
-LONG_FUNCTIONS = {
-    "api.py: tune",
-}
+LONG_FUNCTIONS: set[str] = set()
 #: Modules that may build a `Request`, then those that still do. None is added.
 REQUEST_BUILDERS = {
     "front.py",
@@ -103,8 +101,7 @@ def test_functions_are_short() -> None:
         f"{name}: {node.name}"
         for name, tree in modules()
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef)
-        and _last_line(node) - node.lineno >= MAX_FUNCTION_LINES
+        if isinstance(node, ast.FunctionDef) and _code_lines(node) > MAX_FUNCTION_LINES
     }
     assert found == LONG_FUNCTIONS
 
@@ -139,6 +136,14 @@ def parsed(path: Path) -> ast.Module:
 
 def _last_line(tree: ast.AST) -> int:
     return max((getattr(node, "end_lineno", 0) or 0 for node in ast.walk(tree)), default=0)
+
+
+def _code_lines(function: ast.FunctionDef) -> int:
+    """Return the lines of a function without its docstring: a public one describes each argument."""
+    first = function.body[0]
+    is_described = ast.get_docstring(function) is not None
+    described = _last_line(first) - first.lineno + 1 if is_described else 0
+    return _last_line(function) - function.lineno + 1 - described
 
 
 def _called(tree: ast.AST) -> set[str]:
