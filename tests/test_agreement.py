@@ -84,6 +84,25 @@ def test_what_decides_nothing_is_refused(
     assert "write @scale.reference" in message
 
 
+@pytest.mark.parametrize("tolerance", [None, 0.01])
+def test_configurations_agree_within_the_declared_tolerance(
+    tmp_path: Path, opencl_device: str, tolerance: float | None
+) -> None:
+    """They differ by at most 0.005 on random data, and are equal on integers."""
+    rounded = "factor * x[i] + (BLOCK == 64 ? 0.01f * (x[i] - rint(x[i])) : 0.0f);"
+    file = undescribed(tmp_path, f"if (i < n) out[i] = {rounded}", "32, 64")
+    kernel, problem = load_file(file), Problem(n=1000)
+    if tolerance is not None:
+        kernel.tolerance(lambda p: tolerance)
+    request = Request.without_search(kernel, choose_device(opencl_device), [problem])
+    with closing(Bench(request)) as bench:
+        if tolerance is None:
+            with pytest.raises(AutotuneError, match="1 of 2 that ran do"):
+                bench.job(problem)
+        else:
+            assert {dataset.agreed for dataset in bench.job(problem).datasets} == {2}
+
+
 def read_and_written(file: Path) -> None:
     """Declare both arrays as `InOut`."""
     declared = ('{"x": x, "out": Out(p.n)', '{"x": InOut(x), "out": InOut(x.copy())')

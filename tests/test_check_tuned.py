@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,12 +21,14 @@ from autotune import load
 from autotune.checking import kernel_check
 from autotune.checking.kernel_check import check_kernel
 from autotune.cli import run
+from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel.catalog import find_kernel, load_file
-from autotune.measure.measurement import Status
-from autotune.retune.gate import Remeasured, Verdict, verdict
+from autotune.measure.measurement import Measurement, Status
+from autotune.retune.gate import Remeasured, Verdict, remeasure, verdict
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
+from autotune.values import Configuration, Problem
 
 pytestmark = pytest.mark.usefixtures("kept_processes")
 
@@ -159,6 +162,38 @@ FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estima
 )  # fmt: skip
 def test_verdicts(now: Remeasured, expected: Verdict) -> None:
     assert verdict(now, threshold=0.05)[0] is expected
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("odd size", "on n=7 with other inputs: differs"),
+        ("other data", "on n=1000 with other inputs: differs"),
+        ("own data", "differs"),
+    ],
+)
+def test_the_gate_verifies_odd_sizes_other_data_and_the_problem(
+    tmp_path: Path, wrong: str, message: str
+) -> None:
+    def job(name: str, n: int = 1000) -> SimpleNamespace:
+        return SimpleNamespace(name=name, problem=Problem(n=n))
+
+    class Bench:
+        kernel, device = load_file(write_space(tmp_path)), for_arch("sm_90")
+
+        def job(self, problem: Problem) -> SimpleNamespace:
+            return job("own data")
+
+        def other_jobs(self, _: SimpleNamespace) -> list[SimpleNamespace]:
+            return [job("odd size", 7), job("other data")]
+
+        def verify(self, job: SimpleNamespace, configuration: Configuration) -> Measurement:
+            status = Status.WRONG_RESULT if job.name == wrong else Status.OK
+            return Measurement(configuration, status, "differs")
+
+    entry = SimpleNamespace(problem={"n": 1000}, configuration={"BLOCK": 32})
+    found = remeasure(Bench(), SimpleNamespace(), entry)  # type: ignore[arg-type]
+    assert (found.status, found.message) == (Status.WRONG_RESULT, message)
 
 
 def test_another_kernel_of_a_name_does_not_pass_for_it(

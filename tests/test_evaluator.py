@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 from sample_spaces import SOURCE, changed, write_space
@@ -19,7 +20,7 @@ from autotune.kernel.catalog import load_file
 from autotune.measure.compilers import CompilerPool
 from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import ENERGY, TIME, Measurement, Status
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem
@@ -133,6 +134,26 @@ def test_each_ending_has_its_status_and_the_order_is_kept(evaluator, worker):
     assert "4194304 bytes of shared memory" in large.message
     assert large.entries[0].shared_bytes == 1 << 22
     assert worker.asked == [asked[1], asked[3], asked[5]]
+
+
+@pytest.mark.parametrize(("objective", "false_stop"), [(TIME, 0.01), (ENERGY, 0.0)])
+def test_a_slow_configuration_is_not_stopped_if_energy_decides(evaluator, objective, false_stop):
+    rules = []
+
+    class Recorder:
+        actor = SimpleNamespace(queues=False)
+
+        def measure(self, job, configuration, binary, rule, *best):
+            rules.append(rule)
+            return Measurement(configuration, Status.OK, samples_ms=(1.0,) * 3)
+
+    made = evaluator(rule=StoppingRule(false_stop=0.01))
+    job = replace(made.job, objective=objective)
+    judged = DeviceEvaluator(
+        made.kernel, job, made.compilers, Recorder(), StoppingRule(false_stop=0.01)
+    )
+    list(judged.measure([Configuration(BLOCK=32)]))
+    assert [rule.false_stop for rule in rules] == [false_stop]
 
 
 def test_rows_come_one_at_a_time(evaluator, worker):

@@ -61,9 +61,10 @@ def child(children):
 
 
 def alive(process):
-    """Whether a process runs; one that nobody waited for does not."""
+    """Whether a thread of a process runs. Until all have ended its pipe is open, though its leader is a zombie."""
     with suppress(OSError):
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        tasks = Path(f"/proc/{process}/task").glob("*/stat")
+        return any(task.read_text().rpartition(")")[2].split()[0] not in "ZX" for task in tasks)
     return False
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -115,6 +116,15 @@ def test_changed_compiler_options_are_named(project: Path, ask: Ask) -> None:
 
 
 @pytest.mark.usefixtures("no_process")
+def test_another_compiler_option_is_named_though_there_are_as_many(project: Path, ask: Ask) -> None:
+    with open(project / "spaces" / "saxpy.py", "a") as file:
+        file.write('\n\n@saxpy.options\ndef options(c, device):\n    return ["-cl-mad-enable"]\n')
+    edit_record("saxpy", options=["-cl-fast-relaxed-math"])
+    (row,) = ask("--dry-run")
+    assert "options changed: -cl-fast-relaxed-math -> -cl-mad-enable" in row["why"]
+
+
+@pytest.mark.usefixtures("no_process")
 def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> None:
     file = project / "spaces" / "saxpy.py"
     file.write_text(file.read_text().replace("ITEMS=(1, 2, 4, 8)", "ITEMS=(1, 2, 4, 8, 16)"))
@@ -192,6 +202,15 @@ def test_the_ratio_to_a_record_knows_both_intervals() -> None:
     (low, high), (lower, higher) = sure.interval, wide.interval
     assert lower < low <= sure.value <= high < higher
     assert halved.interval == pytest.approx((2 * low, 2 * high))
+
+
+def test_the_lower_end_of_a_ratio_is_of_the_records_upper_end() -> None:
+    """Each side is the root of the summed squares of two distances, as logarithms."""
+    now = Estimate(1.0, 1 / math.exp(0.3), math.exp(0.6))
+    then = Estimate(1.0, 1 / math.exp(0.8), math.exp(0.4))
+    low, high = over_recorded(now, then).interval
+    assert math.log(low) == pytest.approx(-math.hypot(0.3, 0.4))
+    assert math.log(high) == pytest.approx(math.hypot(0.6, 0.8))
 
 
 # ---------------------------------------------------------------------- time, and others

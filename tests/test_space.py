@@ -291,6 +291,14 @@ def test_fingerprint_is_of_the_space_and_nothing_else():
     assert smaller.fingerprint != enumerate_space(million(), DEVICE).fingerprint
 
 
+def test_spaces_of_equal_rows_and_other_values_differ_in_their_fingerprints():
+    small = Kernel("x { }", name="x", problems=[Problem(n=1)], A=(1, 2))
+    large = Kernel("x { }", name="x", problems=[Problem(n=1)], A=(1, 4))
+    first, second = enumerate_space(small, DEVICE), enumerate_space(large, DEVICE)
+    assert first.rows.tolist() == second.rows.tolist()
+    assert first.fingerprint != second.fingerprint
+
+
 def test_errors_name_what_is_wrong():
     space = enumerate_space(million(), DEVICE)
     good = dict(space.configuration(0))

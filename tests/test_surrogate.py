@@ -7,6 +7,7 @@ import math
 import tracemalloc
 import warnings
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import optuna
@@ -18,7 +19,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.search.auto import surrogate
 from autotune.search.base import BudgetSpent
 from autotune.search.proposals import EndRule, Proposer
-from autotune.search.surrogate import Covariance, Encoding, Points, Posterior
+from autotune.search.surrogate import Covariance, Encoding, FitLoss, Points, Posterior
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -105,6 +106,28 @@ def test_what_is_believed_is_the_textbooks():
     )
     explained = np.diag(across.T @ np.linalg.solve(noisy, across))
     assert posterior.variances == pytest.approx(COVARIANCE.variance - explained, abs=1e-4)
+
+
+def test_the_gradient_of_the_fit_is_that_of_its_loss():
+    loss = FitLoss(points(30), np.random.default_rng(3).standard_normal(30))
+    # Noise that is large compared with the jitter, which the gradient leaves out.
+    vector, step = replace(COVARIANCE, log_noise=-0.5).vector, 1e-6
+    _, gradient = loss(vector)
+    for place, change in enumerate(np.eye(len(vector)) * step):
+        rise = loss(vector + change)[0] - loss(vector - change)[0]
+        assert gradient[place] == pytest.approx(rise / (2 * step), rel=5e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("bound", [-1.0, 0.3, 1.5])
+def test_a_value_of_which_a_bound_is_known_counts_as_its_mean_above_it(bound):
+    """Against samples of the prior at one point that are above the bound."""
+    (given, candidates) = points(1), points(5, seed=1)
+    posterior = Posterior(COVARIANCE, given, candidates, spare=0)
+    means = posterior.means(np.array([np.nan]), np.array([bound]))
+    deviation = math.sqrt(COVARIANCE.variance + COVARIANCE.noise)
+    samples = np.random.default_rng(4).normal(0.0, deviation, 1_000_000)
+    expected = posterior.means(np.array([samples[samples > bound].mean()]))
+    assert means == pytest.approx(expected, abs=5e-3)
 
 
 def test_points_that_are_nearly_one_are_no_error():

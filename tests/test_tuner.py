@@ -18,6 +18,8 @@ from autotune import cache
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, Interrupted
 from autotune.kernel.catalog import find_kernel
+from autotune.run.bench import LOCAL, Site
+from autotune.run.division import done_at_once
 from autotune.run.request import EFFORTS, Request, Search
 from autotune.run.run import Run
 from autotune.run.tuner import TunerProcess
@@ -51,8 +53,8 @@ def request_of(tmp_path, opencl_device, monkeypatch):
     return made
 
 
-def ran(request, file, listener=ignore):
-    with Store.open(file) as store, closing(Run(request, store, listener)) as run:
+def ran(request, file, listener=ignore, site=LOCAL):
+    with Store.open(file) as store, closing(Run(request, store, listener, site)) as run:
         return run.run()
 
 
@@ -164,18 +166,41 @@ def test_without_a_card_the_run_ends_with_one_message(request_of, tmp_path):
             ran(request_of("one", "two"), tmp_path / "s.sqlite", kill)
 
 
-def test_ctrl_c_ends_all_processes_and_keeps_what_is_decided(request_of, tmp_path):
-    held, before = [], children()
+class InterruptedSite(Site):
+    """This machine; a Ctrl-C comes while the run waits for its third result."""
 
-    def interrupt(event):
+    def __init__(self):
+        self.decided, self.is_interrupted = 0, threading.Event()
+
+    def shared_with(self, peers):
+        return LOCAL.shared_with(peers)
+
+    def count(self, division, *others):
+        """Stand for `done_at_once`, and count the results that the run has taken."""
+        with closing(done_at_once(division, *others)) as results:
+            for found in results:
+                yield found
+                self.decided += 1
+
+    def require_running(self):
+        if self.decided == 2 and not self.is_interrupted.is_set():
+            self.is_interrupted.set()
+            _thread.interrupt_main()
+
+
+def test_ctrl_c_ends_all_processes_and_keeps_what_is_decided(request_of, tmp_path, monkeypatch):
+    site, held, before = InterruptedSite(), [], children()
+    monkeypatch.setattr("autotune.run.run.done_at_once", site.count)
+
+    def hold_the_third(event):
         if isinstance(event, Phase) and event.name == "finals":
             held.append(event.problem)
-            if len(held) == 4:
-                _thread.interrupt_main()
+            if len(held) > 2:
+                assert site.is_interrupted.wait(120)
 
-    result = ran(request_of("one", "two"), tmp_path / "s.sqlite", interrupt)
+    result = ran(request_of("one", "two"), tmp_path / "s.sqlite", hold_the_third, site)
     assert isinstance(result.ended, Interrupted)
-    assert 2 <= len(result.problems) < 4
+    assert len(result.problems) == 2
     wait_for_their_end({*children()} - {*before})
 
 

@@ -331,6 +331,16 @@ def test_a_tied_finalist_that_may_be_faster_is_noise(fastest, noise):
     assert judge(race([finalist(0, [1.0] * 14), rival])).noise == noise
 
 
+@pytest.mark.parametrize("order", [(0.93, 0.96), (0.96, 0.93)])
+def test_of_two_tied_finalists_the_one_that_may_be_fastest_is_noise(order):
+    rivals = [
+        finalist(place, [fastest] * 6 + [1.0] * 2 + [1.1] * 6)
+        for place, fastest in enumerate(order, 1)
+    ]
+    result = judge(race([finalist(0, [1.0] * 14), *rivals]))
+    assert result.noise == ("another finalist may be faster by 7%",)
+
+
 def test_a_finalist_that_may_not_win_is_no_noise():
     scattered = finalist(0, [0.8] * 4 + [0.99] * 5)
     result = judge(race([scattered, finalist(1, [1.0] * 9, deterministic=True)]))

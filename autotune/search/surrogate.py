@@ -216,48 +216,58 @@ class Covariance:
         return covariances
 
 
-def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance:
-    """Return the maximum a posteriori covariance, beginning with another.
+class FitLoss:
+    """Negative logarithm of the posterior density of a covariance, up to a constant, with its gradient.
 
-    Values have mean 0 and standard deviation 1. The time grows with the third power of the number of
-    points: up to some 200.
+    Values have mean 0 and standard deviation 1.
     """
-    count, width = points.features.shape
-    features = points.features.astype(float)
-    squares = ((features[:, None] - features) ** 2).reshape(count * count, width)
-    equal = (points.indicators @ points.indicators.T).astype(float)
-    diagonal = np.diag_indices(count)
-    prior = Covariance.prior(width).vector
 
-    def loss(vector: Vector) -> tuple[float, Vector]:
-        inverse = np.exp(-2 * vector[:width])
-        scale, share, noise = np.exp(2 * vector[width:])
-        distances = np.sqrt(3 * (squares @ inverse)).reshape(count, count)
+    def __init__(self, points: Points, values: Vector) -> None:
+        count, self._width = points.features.shape
+        features = points.features.astype(float)
+        self._values = values
+        self._squares = ((features[:, None] - features) ** 2).reshape(count * count, self._width)
+        self._equal = (points.indicators @ points.indicators.T).astype(float)
+        self._diagonal = np.diag_indices(count)
+        self._prior = Covariance.prior(self._width).vector
+
+    def __call__(self, vector: Vector) -> tuple[float, Vector]:
+        """Return loss and gradient at the parameters of `Covariance.vector`."""
+        inverse = np.exp(-2 * vector[: self._width])
+        scale, share, noise = np.exp(2 * vector[self._width :])
+        distances = np.sqrt(3 * (self._squares @ inverse)).reshape(self._equal.shape)
         decay = np.exp(-distances)
         smooth = (1 + distances) * decay
-        total = scale * smooth + share * equal
-        total[diagonal] += noise + _JITTER * (scale + share)
+        total = scale * smooth + share * self._equal
+        total[self._diagonal] += noise + _JITTER * (scale + share)
         factor, bad = dpotrf(total, lower=1)
         if bad:
             return 1e10, np.zeros_like(vector)
         inverted = np.tril(dpotri(factor, lower=1)[0])
         inverted += np.tril(inverted, -1).T
-        weights = inverted @ values
+        weights = inverted @ self._values
         slope = (inverted - np.outer(weights, weights)) / 2
         gradient = np.r_[
-            (slope * decay).ravel() @ squares * (3 * scale * inverse),
+            (slope * decay).ravel() @ self._squares * (3 * scale * inverse),
             2 * scale * np.vdot(slope, smooth),
-            2 * share * np.vdot(slope, equal),
-            2 * noise * slope[diagonal].sum(),
+            2 * share * np.vdot(slope, self._equal),
+            2 * noise * slope[self._diagonal].sum(),
         ]
-        off = vector - prior
-        likely = values @ weights / 2 + np.log(factor[diagonal]).sum()
+        off = vector - self._prior
+        likely = self._values @ weights / 2 + np.log(factor[self._diagonal]).sum()
         return float(likely + off @ off / 2), gradient + off
 
+
+def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance:
+    """Return the maximum a posteriori covariance, beginning with another.
+
+    The time grows with the third power of the number of points: use up to 200.
+    """
     # Larger scales would only make room for rounding: values have a deviation of 1.
+    width = points.features.shape[1]
     bounds = [*[(-3.0, 3.0)] * width, (-3.0, 1.5), (-4.0, 1.0), (float(np.log(1e-3)), 0.0)]
     result = minimize(
-        loss,
+        FitLoss(points, values),
         covariance.vector,
         jac=True,
         method="L-BFGS-B",
