@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from statistics import fmean, median
 
@@ -86,6 +87,24 @@ def test_the_slower_the_fewer_samples_prove_it(ratio, kept):
     assert (done.stopped_early, len(done.samples_ms)) == (True, kept)
     assert done.samples_ms[0] == ratio
     assert take.taken == 1 + kept
+
+
+@pytest.mark.parametrize(
+    ("count", "of_best", "false_stop"), [(3, 6, 0.1), (2, 7, 0.2), (1, 9, 0.1)]
+)
+def test_the_bar_is_the_lowest_order_statistic_that_is_rarely_exceeded_by_chance(
+    count, of_best, false_stop
+):
+    """Of equally fast configurations, by all orders in which their samples can come."""
+    best = [float(rank) for rank in range(1, of_best + 1)]
+    # The first sample of the other configuration exceeds as many samples of the best.
+    exceeded = [min(places) for places in combinations(range(of_best + count), count)]
+    rare = next(
+        rank
+        for rank in range(1, of_best + 1)
+        if sum(below >= rank for below in exceeded) <= false_stop * len(exceeded)
+    )
+    assert bar_ms(count, best, false_stop) == pytest.approx((1 + 1 / count) * rare)
 
 
 def test_what_may_be_as_fast_is_sampled_to_the_maximum_if_it_is_noisy():

@@ -406,6 +406,23 @@ def test_bits_of_an_argument_that_is_read_and_written_are_compared_too(data):
         )
 
 
+@pytest.mark.parametrize("changing", ["out", "twice"])
+def test_one_output_of_two_with_other_bits_is_not_deterministic(data, changing):
+    made = data(
+        ('"out": Out(p.n)', '"out": Out(p.n), "twice": Out(p.n)'),
+        ("return factor * x", 'return {"out": factor * x, "twice": 2 * factor * x}'),
+    )
+    host, runs = Host(made), iter(range(2))
+
+    def run():
+        number = next(runs)
+        for name in ("out", "twice"):
+            host.write(name, np.full(ROWS, number if name == changing else 1))
+
+    with pytest.raises(NotDeterministic, match=f"run 2 .* other bits in {changing}$"):
+        verify.identical_runs(made, EXACT, run, lambda done: done < 2)
+
+
 # ---------------------------------------------------------------- workspaces
 
 
