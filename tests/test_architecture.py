@@ -92,6 +92,18 @@ def test_module_names_have_one_meaning() -> None:
     assert repeated == {"__init__.py", "base.py"}
 
 
+def test_calls_and_exports_start_no_processes(graph: grimp.ImportGraph) -> None:
+    """The trial of a first call alone needs `measure`: how samples are taken, and which caches decide."""
+    importers = {
+        module
+        for folder in ("calling", "export")
+        for module in graph.find_descendants(f"autotune.{folder}")
+        for imported in graph.find_modules_directly_imported_by(module)
+        if imported.startswith("autotune.measure.")
+    }
+    assert importers == {"autotune.calling.trial"}
+
+
 def test_modules_are_short() -> None:
     assert {name for name, tree in modules() if _last_line(tree) > MAX_MODULE_LINES} == LONG_MODULES
 
