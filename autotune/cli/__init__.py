@@ -3,7 +3,7 @@
 Results go to stdout, everything else to stderr. Every expected error is one message and the exit
 code of its class in `autotune.errors`. Commands import what they need when they run.
 
-Commands are in `runs`, `kernels`, `records`, `upkeep`, `regression` and `machine`. They share `console`.
+Commands are in `runs`, `kernels`, `records`, `transfer`, `upkeep`, `regression` and `machine`. They share `console`.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ COMMANDS = {
     "lookup": ("records", "Print the tuned configuration for a problem."),
     "results": ("records", "List measurements, or runs."),
     "report": ("records", "Write reports, or compare two tuned records."),
-    "export": ("records", "Write tuned results in another format."),
-    "import": ("records", "Import a tuned record, or measurements of Kernel Tuner."),
+    "export": ("transfer", "Write tuned results in another format."),
+    "import": ("transfer", "Import a tuned record, or measurements of Kernel Tuner."),
     "retune": ("upkeep", "Tune kernels again: stale, missing or named."),
     "sizes": ("upkeep", "Measure configurations on random problem sizes."),
     "check-tuned": (

@@ -1,4 +1,4 @@
-"""`autotune lookup`, `results`, `report`, `export`, `import`: what was measured and tuned."""
+"""`autotune lookup`, `results` and `report`: print and report what was measured and tuned."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from autotune.cli.console import (
 from autotune.errors import UsageError, unknown
 
 if TYPE_CHECKING:
-    from autotune.interop.formats import Labels
     from autotune.kernel.spec import Kernel
     from autotune.project import Project
     from autotune.store import PastRun
@@ -336,52 +335,6 @@ def report(
                 click.echo(str(file))
 
 
-@click.command("export")
-@KERNEL
-@click.argument("format", type=click.Choice(["header", "cuda", "t4", "cache"]), default="header")
-@click.option("--device", metavar="NAME", help="Only this device's name.")
-@click.option(
-    "--from",
-    "source",
-    type=PATH,
-    metavar="DIR",
-    help="Folder of tuned records; default: yours, else the shipped ones.",
-)
-@_OUT
-def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
-    """Write tuned records of KERNEL as header or cuda, or all measurements as t4 or cache.
-
-    \b
-    autotune export sgemm header --out include/autotune
-    autotune export sgemm cuda --out tuned
-    autotune export sgemm cache --out kernel_tuner
-    """
-    from autotune.export import export_measurements, export_records
-    from autotune.files import write_atomically
-
-    if format in ("header", "cuda"):
-        from autotune.retune.stale import records_of
-
-        records = records_of(kernel, device, source, needs_cuda=format == "cuda")
-        files: Mapping[str, str | bytes] = export_records(format, records)
-    else:
-        from autotune.interop.exchange import measurements_by_folder
-        from autotune.kernel.catalog import find_kernel
-        from autotune.store import Store, default_url
-
-        with Store.open(default_url()) as store:
-            found = measurements_by_folder(store, find_kernel(kernel), device)
-        files = {
-            f"{folder}/{name}": text
-            for folder, results in found.items()
-            for name, text in export_measurements(format, results).items()
-        }
-    for name, text in files.items():
-        (out / name).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out / name, text.encode() if isinstance(text, str) else text)
-        click.echo(str(out / name))
-
-
 def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
     from autotune.errors import RegressionError
     from autotune.tuned.comparison import compared
@@ -451,89 +404,8 @@ def _show_compared(
     )
 
 
-@click.command("import")
-@click.argument("file", type=PATH)
-@click.option("--kernel", metavar="NAME", help="Kernel of FILE, if FILE has no or another name.")
-@click.option("--device", metavar="NAME", help="Device of FILE, if FILE does not name it.")
-@click.option("--problem", metavar="FIELD=N,...", help="Problem of FILE, if FILE has no fields.")
-@SPACES
-def import_(
-    file: Path, kernel: str | None, device: str | None, problem: str | None, spaces: Path | None
-) -> None:
-    """Import a tuned record, or measurements of Kernel Tuner: a cache or T4 results.
-
-    A tuned record is compared with what a run of its kernel would have written, and merged into yours;
-    lookup then finds it. Of two entries that of more effort stays, else the later unless surely slower.
-
-    Measurements are kept separately and not verified. lookup never answers with them; a run of the
-    kernel measures the best of them first.
-
-    \b
-    autotune import colleague/sgemm.json
-    autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
-    """
-    from autotune.interop.formats import Labels, content_of
-    from autotune.kernel.parsing import sizes
-    from autotune.tuned.reading import decode
-    from autotune.tuned.record import FORMAT
-    from autotune.values import Problem
-
-    content = content_of(file)
-    if f'"{FORMAT}"'.encode() not in content:
-        _import_measurements(
-            file, Labels(kernel or "", device or "", Problem(sizes(problem or ""))), spaces
-        )
-    elif kernel or device or problem:
-        raise UsageError(
-            f"{file}: a tuned record; --kernel, --device and --problem are for files of other tools"
-        )
-    else:
-        _import_record(decode(content, str(file)), spaces)
-
-
-def _import_record(record: TunedRecord, spaces: Path | None) -> None:
-    from autotune.checking.importing import checked
-    from autotune.kernel.catalog import known_kernel
-    from autotune.report.publish import amend
-    from autotune.tuned.comparison import by_effort_and_date
-    from autotune.tuned.reading import user_folder
-
-    kernel = known_kernel(record.kernel, spaces)
-    if kernel is None:
-        raise UsageError(
-            f"{record.kernel}: not imported: no kernel of that name is known here to check the record "
-            "against; name the folder of its space file: --spaces FOLDER"
-        )
-    mine = Path(user_folder(kernel.project))
-    found = amend(mine, checked(record, kernel), by_effort_and_date)
-    for outcome in found.outcomes:
-        click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
-
-
-def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:
-    from autotune.interop.exchange import keep_results
-    from autotune.kernel.catalog import known_kernel
-
-    place, found = keep_results(file, labels)
-    best = found.best(1)
-    fastest = f", best {best[0].median_ms:.4g} ms" if best else ", all failed"
-    where = f" ({words(found.problem)})" if found.problem else ""
-    click.echo(
-        shown(
-            f"{found.kernel} on {found.device_name}{where}: "
-            f"{len(found.measurements)} configurations{fastest}; not verified here"
-        )
-    )
-    click.echo(f"kept as {place}", err=True)
-    declared = known_kernel(found.kernel, spaces)
-    if declared is None:
-        click.echo(f"no kernel {found.kernel!r} is known here: give its name by --kernel", err=True)
-
-
 COMMANDS = {
     "lookup": lookup,
     "results": results,
     "report": report,
-    "export": export,
-    "import": import_,
 }
