@@ -52,6 +52,8 @@ from harness import (
 from problem_sizes import UNLISTED
 
 from autotune import lookup
+from autotune.answers.schema import Plan, Portfolio
+from autotune.answers.table import distance, place_of
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel import parsing
@@ -60,9 +62,9 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.race import Contender
 from autotune.run.recording import refitted
 from autotune.tuned.lookup import clear_cache
+from autotune.tuned.merged import LookupTable, build_table, pick
 from autotune.tuned.reading import RecordFile, read, read_all
-from autotune.tuned.record import Plan, Portfolio, TunedProblem, TunedRecord
-from autotune.tuned.table import LookupTable, build_table, distance, pick, place_of
+from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem
 
 REPORTS = ROOT / "reports"
@@ -173,7 +175,17 @@ def table_of(
         problems=tuple(Problem(dict(matrix.problems[p])) for p in known),
         median_ms=tuple(tuple(matrix.median_ms[i][p] for p in known) for i in kept),
     )
-    rest = msgspec.structs.replace(record, problems=tuple(entries))
+    # A fit to the matrix itself has seen what is left out.
+    tables = (
+        table
+        for table in matrix.tables
+        if table.prediction and table.prediction.sizes > len(table.rows)
+    )
+    rest = msgspec.structs.replace(
+        record,
+        problems=tuple(entries),
+        portfolio=msgspec.structs.replace(matrix, tables=tuple(tables)),
+    )
     return build_table([RecordFile("part", record.device.folder, refitted(rest, kernel, times))])
 
 

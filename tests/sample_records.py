@@ -13,28 +13,30 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from autotune.answers.schema import (
+    OWN_FEATURES,
+    AnswerTable,
+    Cost,
+    Expected,
+    Plan,
+    Portfolio,
+    Prediction,
+    TableRow,
+    Tree,
+)
 from autotune.devices.device import Clocks
 from autotune.measure.measurement import Measurement
 from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import Timing
 from autotune.tuned.reading import path_of
 from autotune.tuned.record import (
-    OWN_FEATURES,
-    AnswerTable,
     Checks,
     ContenderResult,
-    Cost,
     Estimate,
-    Expected,
     LaunchStep,
-    Plan,
-    Portfolio,
-    Prediction,
     Provenance,
     RaceResult,
     RecordedDevice,
-    TableRow,
-    Tree,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
@@ -176,12 +178,20 @@ def table_of(
     at: Mapping[str, Any] | None = None,
     costs: Sequence[Cost] = (),
     multiple: int = 4,
-    expected: tuple[tuple[int, float], ...] = (),
+    expected: Expected | None = None,
 ) -> AnswerTable:
     """A table of one row with some plans, by default for the problem of 64."""
     row = TableRow(problem=problem(64, 64) if at is None else at, plans=plans)
-    prediction = Prediction(multiple=multiple, costs=tuple(costs)) if costs else None
-    return AnswerTable(rows=(row,), prediction=prediction, expected=expected)
+    prediction = Prediction(multiple=multiple, costs=tuple(costs), expected=expected)
+    return AnswerTable(rows=(row,), prediction=prediction if costs or expected else None)
+
+
+def expecting(low: float, most: int, low_of_large: float | None = None) -> Expected:
+    """An expectation for fields up to ``most``; of n above 8192 another one, if given."""
+    if low_of_large is None:
+        return Expected(ranges=((1, most), (1, most)), splits=(), shares=((low, 1.0),))
+    shares = ((low, 1.0), (low_of_large, 1.0))
+    return Expected(ranges=((1, most), (1, most)), splits=((1, 8192),), shares=shares)
 
 
 def answering(*tables: AnswerTable) -> Portfolio:
@@ -231,7 +241,6 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
                 if problem["dtype"] == dtype
             ),
             prediction=_random_prediction(rng, plans) if dtype != "int-8" else None,
-            expected=rng.choice(((), ((40, rng.random()),), ((9, 0.9), (100, 0.5)))),
         )
         for dtype in dtypes
     ]
@@ -418,7 +427,7 @@ WRONG = {
     "bad name": (changed(kernel="a b"), "not a name"),
     "no time": (
         changed(provenance={"version": "", "toolchain": "", "driver": "", "created": "yesterday"}),
-        "'yesterday' is no time",
+        "'yesterday' is not a time",
     ),
     "cost of no field": (with_cost(fixed=[[0.5, ["q"]]]), r"a cost over \['q'\]"),
     "cost of a category": (with_cost(misaligned={"dtype": 2.0}), r"a cost over \['dtype'\]"),

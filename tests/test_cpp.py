@@ -19,9 +19,9 @@ from autotune import __version__, lookup
 from autotune.cli import run
 from autotune.export import export_records
 from autotune.export.cpp import identifier
+from autotune.tuned.merged import QUALITIES
 from autotune.tuned.reading import read
 from autotune.tuned.record import TunedRecord
-from autotune.tuned.table import QUALITIES
 
 ROOT = Path(__file__).parents[1]
 INCLUDE = ROOT / "cpp" / "include"

@@ -19,6 +19,7 @@ import pytest
 from sample_records import tuned_problem, write
 
 from autotune import load, lookup, tuned_on_first_call
+from autotune.answers.schema import Plan
 from autotune.calling import first_call, trial
 from autotune.calling.load import TunedKernel
 from autotune.cli import run
@@ -30,7 +31,7 @@ from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.spec import Kernel
 from autotune.tuned.kept import MAX_ANSWERS, KeptAnswers, keep
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
+from autotune.tuned.record import Provenance, RecordedDevice, TunedRecord
 
 SPACE = '''
 """y = 2 x + y; wrong where WRONG is true, and outside its arrays where OUTSIDE is."""

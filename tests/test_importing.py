@@ -12,6 +12,7 @@ from sample_records import entry, plan, problem, record
 from sample_spaces import write_space
 from thinned import thinned
 
+from autotune.answers.schema import Portfolio
 from autotune.checking.importing import checked
 from autotune.cli import run
 from autotune.errors import RecordError
@@ -21,22 +22,21 @@ from autotune.kernel.spec import Kernel
 from autotune.project import project_of
 from autotune.run.recording import recomputed
 from autotune.tuned.answer import tuned_config
+from autotune.tuned.clock import timestamp
 from autotune.tuned.comparison import by_effort_and_date
+from autotune.tuned.merged import build_table, pick
 from autotune.tuned.reading import RecordFile, decode, read, read_all, user_folder
 from autotune.tuned.record import (
     Checks,
     ContenderResult,
     Estimate,
-    Portfolio,
     Provenance,
     RaceResult,
     RecordedDevice,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
-    timestamp,
 )
-from autotune.tuned.table import build_table, pick
 from autotune.tuned.writing import encode, update
 from autotune.values import Problem
 

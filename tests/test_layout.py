@@ -15,6 +15,8 @@ import pytest
 from sample_records import KERNEL, answering, entry, plan, problem, record, table_of, write
 
 from autotune import load
+from autotune.answers.fit import Launches, fitted_tables
+from autotune.answers.schema import Portfolio
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.checking.importing import checked
@@ -30,10 +32,8 @@ from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
-from autotune.tuned.fallback import answer_tables
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import Portfolio
 from autotune.tuned.writing import encode, merge
 from autotune.values import Configuration, Problem
 
@@ -230,15 +230,15 @@ def test_further_plans_are_the_fastest_that_take_a_layout():
         problems=(problem(64, 64), problem(128, 128), problem(256, 256)),
         median_ms=((1.0, 2.0, 1.0), (2.0, 3.0, None), (3.0, 1.0, 2.0)),
     )
-    (table,) = answer_tables(
-        portfolio,
+    launches = Launches(
         lambda configuration, _: plans[int(configuration["BM"])],
         sm_count=1,
-        plain={"offset_a": 0, "lda": 0},
-        layouts=[{"offset_a": offset, "lda": 0} for offset in (4, 2, 1, 3)],
+        layout={"offset_a": 0, "lda": 0},
+        other_layouts=[{"offset_a": offset, "lda": 0} for offset in (4, 2, 1, 3)],
     )
+    (table,) = fitted_tables(portfolio, launches).portfolio.tables
     found = [[plan.configuration["BM"] for plan in row.plans] for row in table.rows]
-    assert found == [[128, 64, 32], [128, 32], [128, 32]]
+    assert found == [[128, 64, 32], [32], [128, 32]]
 
 
 @pytest.mark.parametrize(

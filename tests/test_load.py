@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from sample_records import tuned_problem, write
 
 from autotune import Out, linalg, load
+from autotune.answers.schema import Plan
 from autotune.calling.binding import CallArguments, ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
@@ -30,7 +31,7 @@ from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member, valid_archs
 from autotune.kernel.spec import Kernel
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.record import Plan, Provenance, RecordedDevice, TunedRecord
+from autotune.tuned.record import Provenance, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem
 
 SPACE = '''

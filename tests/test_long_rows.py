@@ -15,8 +15,8 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.measure.disassembly import disassembled
+from autotune.tuned.merged import build_table, pick
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.table import build_table, pick
 from autotune.values import Problem
 
 KERNEL = find_kernel("long_rows")

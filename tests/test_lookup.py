@@ -24,6 +24,7 @@ from sample_records import (
     WRONG,
     answering,
     entry,
+    expecting,
     places,
     plan,
     problem,
@@ -37,6 +38,8 @@ from sample_records import (
 )
 
 import autotune
+from autotune.answers.schema import AnswerTable, Portfolio, Prediction, TableRow
+from autotune.answers.table import sixteenths
 from autotune.errors import UsageError
 from autotune.files import bundled_path
 from autotune.project import bundled_project
@@ -44,18 +47,15 @@ from autotune.tuned import lookup as _lookup
 from autotune.tuned import reading as _files
 from autotune.tuned.answer import TunedConfig, tuned_config
 from autotune.tuned.lookup import clear_cache, first_gpu, lookup, promising
+from autotune.tuned.merged import QUALITIES, build_table, pick
 from autotune.tuned.reading import RecordFile, current_project, device_folders, user_folder
 from autotune.tuned.record import (
-    AnswerTable,
     ContenderResult,
     Estimate,
-    Portfolio,
     RecordedDevice,
-    TableRow,
     TunedProblem,
     TunedRecord,
 )
-from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
 from autotune.tuned.writing import encode
 
 
@@ -176,7 +176,8 @@ def partly_deterministic(given_folder: Path) -> None:
         TableRow(problem=problem(size, size), plans=plans)
         for size, plans in ((512, (other, sure)), (64, (sure,)), (8, (other,)))
     )
-    table = AnswerTable(rows=rows, expected=((64, 0.9),))
+    prediction = Prediction(multiple=4, costs=(), expected=expecting(0.9, 600))
+    table = AnswerTable(rows=rows, prediction=prediction)
     winners = [
         with_deterministic(entry(problem(512, 512), other), sure),
         entry(problem(64, 64), sure),
@@ -235,7 +236,7 @@ def test_where_nothing_is_deterministic_that_is_an_error(tuned_folder: Path) -> 
 
 
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
-    table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
+    table = table_of(plan(32), at=problem(512, 512), expected=expecting(0.9, 600))
     won = entry(problem(512, 512), plan(128))
     put(given_folder, record([won], portfolio=answering(table)))
     near = lookup(KERNEL, arch=90, **problem(512, 513))
@@ -244,7 +245,7 @@ def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> No
 
 
 def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
-    table = table_of(plan(32), at=problem(512, 512), expected=((64, 0.9),))
+    table = table_of(plan(32), at=problem(512, 512), expected=expecting(0.9, 600))
     put(given_folder, record(portfolio=answering(table)))
     assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
     assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None
@@ -271,7 +272,7 @@ BROAD = Portfolio(
     configurations=(plan(64).configuration,),
     problems=(problem(512, 512),),
     median_ms=((1.0,),),
-    tables=(table_of(plan(64), at=problem(512, 512), expected=((64, 0.9), (128, 0.7))),),
+    tables=(table_of(plan(64), at=problem(512, 512), expected=expecting(0.9, 131072, 0.7)),),
 )
 
 
@@ -290,11 +291,11 @@ def test_what_was_tuned_alone_answers_for_itself_only(
     given_folder: Path, in_one_record: bool
 ) -> None:
     ask = alone(given_folder, entry(problem(1024, 1024), plan(128)), in_one_record)
-    itself, near, far = ask(1024, 1024), ask(1024, 1025), ask(1024, 8192)
+    itself, near, far = ask(1024, 1024), ask(1024, 1025), ask(1024, 8193)
     assert (itself.quality, tile(itself), itself.expected_fraction) == ("exact", 128, 1)
     assert (tile(near), near.expected_fraction) == (64, 0.9)
     assert (tile(far), far.expected_fraction) == (64, 0.7)
-    shares = [ask(512, n).expected_fraction for n in (8192, 8600, 131072, 140000)]
+    shares = [ask(512, n).expected_fraction for n in (8192, 8600, 131072, 131073)]
     assert shares == [0.9, 0.7, 0.7, None]
 
 

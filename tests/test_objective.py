@@ -37,8 +37,8 @@ from autotune.retune.stale import known_entries
 from autotune.run.verdict import judge
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store
+from autotune.tuned.merged import build_table
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
 pytestmark = pytest.mark.usefixtures("kept_processes")

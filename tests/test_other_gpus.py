@@ -26,8 +26,8 @@ from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import is_member
 from autotune.tuned.lookup import lookup
+from autotune.tuned.merged import build_table
 from autotune.tuned.reading import RecordFile, read
-from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
 REPORTS = Path(__file__).parent.parent / "reports"

@@ -22,6 +22,7 @@ from sample_records import entered, places, race, tuned_problem, vendor_call
 from sample_spaces import write_space
 
 from autotune import Kernel, Launch, Problem
+from autotune.answers.schema import AnswerTable, Expected, Plan, Portfolio, Prediction, TableRow
 from autotune.cli import run as command
 from autotune.cli import runs
 from autotune.devices.base import CompiledFunction
@@ -44,15 +45,10 @@ from autotune.store import Row
 from autotune.tuned.counted import CountedVariant, add_counts, file_of
 from autotune.tuned.reading import decode, read_all
 from autotune.tuned.record import (
-    AnswerTable,
     Checks,
-    Plan,
-    Portfolio,
-    Prediction,
     Provenance,
     RaceResult,
     RecordedDevice,
-    TableRow,
     TunedProblem,
     TunedRecord,
 )
@@ -327,18 +323,16 @@ def test_no_configuration_of_the_portfolio_beats_an_answer() -> None:
     ]
 
 
-def test_promises_of_the_fallback_are_told_where_known() -> None:
+def test_the_expected_speed_for_other_sizes_is_shown_where_it_is_known() -> None:
     plan = Plan(configuration=dict(next(iter(space()))), block=(32,))
     rows = (TableRow(problem=dict(SMALL), plans=(plan,)),)
-    table = AnswerTable(rows=rows, expected=((16, 0.97), (64, 0.9)))
-    predicted = msgspec.structs.replace(table, prediction=Prediction(multiple=4, costs=()))
-    unknown = AnswerTable(rows=(TableRow(problem=dict(LARGE), plans=(plan,)),))
-    known = msgspec.structs.replace(
-        record(), portfolio=Portfolio(tables=(table, predicted, unknown))
-    )
-    assert results.fallback(content_of(known, [])).rows == (
-        ("that of the nearest measured problem", "1", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
-        ("the fastest predicted", "1", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
+    expected = Expected(ranges=(), splits=((0, 9),), shares=((0.9, 0.97), (0.8, 1.0)))
+    unknown = Prediction(multiple=4, costs=(), sizes=5)
+    known = Prediction(multiple=4, costs=(), sizes=60, expected=expected)
+    tables = (AnswerTable(rows=rows, prediction=each) for each in (None, unknown, known))
+    shown = msgspec.structs.replace(record(), portfolio=Portfolio(tables=tuple(tables)))
+    assert results.other_sizes(content_of(shown, [])).rows == (
+        ("the fastest predicted", "60", "0.80 to 1.00, 0.90 to 0.97"),
     )
 
 

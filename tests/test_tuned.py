@@ -9,11 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_records import (
     KERNEL,
-    PARAMETERS,
     WRONG,
     answering,
     changed,
@@ -28,19 +25,12 @@ from sample_records import (
 )
 from sample_spaces import write_space
 
+from autotune.answers.schema import Portfolio
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import load_file
-from autotune.tuned.fallback import answer_tables
 from autotune.tuned.reading import path_of, read, read_all, user_folder
-from autotune.tuned.record import (
-    AnswerTable,
-    ContenderResult,
-    Estimate,
-    Plan,
-    Portfolio,
-    RecordedDevice,
-)
+from autotune.tuned.record import ContenderResult, Estimate, RecordedDevice
 from autotune.tuned.writing import accepted, by_rule, encode, merge, mergeable, update
 
 
@@ -419,104 +409,3 @@ def test_what_is_no_file_is_neither_waited_for_nor_in_the_way(kind: str, tmp_pat
     if kind != "loop":  # whose folder would be followed for ever
         update(tmp_path, new)
         assert read(path).problems == new.problems
-
-
-# ---------------------------------------------------------------------- answer tables
-
-
-def portfolio_of(times: list[list[float | None]], sizes: list[int]) -> Portfolio:
-    """A portfolio of as many plans as rows."""
-    plans = [plan(bm, variant) for variant in PARAMETERS["VARIANT"] for bm in PARAMETERS["BM"]]
-    return Portfolio(
-        configurations=tuple(chosen.configuration for chosen in plans[: len(times)]),
-        problems=tuple(problem(n, n) for n in sizes),
-        median_ms=tuple(tuple(row) for row in times),
-    )
-
-
-def untraced(configuration: Any, problem: Any) -> Plan:
-    """A plan whose grid is not known, so that nothing but the nearest row can answer."""
-    return plan(configuration["BM"], configuration["VARIANT"], grid=None)
-
-
-def table_for(times: list[list[float | None]], sizes: list[int]) -> AnswerTable:
-    """The answers that are made of a portfolio."""
-    (table,) = answer_tables(portfolio_of(times, sizes), untraced, 132)
-    assert table.prediction is None
-    return table
-
-
-def tiles_of(table: AnswerTable) -> list[Any]:
-    """What the rows of a table answer."""
-    return [row.plans[0].configuration["BM"] for row in table.rows]
-
-
-def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
-    steady, odd = [1.0, 1.0, 1.01, 1.0, 1.0], [2.0, 2.0, 1.0, 2.0, 2.0]
-    table = table_for([odd, steady], [64, 128, 256, 512, 1024])
-    assert set(tiles_of(table)) == {64}
-    assert table.expected[0][1] > 0.95
-
-
-@pytest.mark.parametrize(("slower", "chosen"), [(1.018, 64), (1.022, 32)])
-def test_what_is_deterministic_answers_where_it_costs_less_than_two_percent(
-    slower: float, chosen: int
-) -> None:
-    def planner(configuration: Any, problem: Any) -> Plan:
-        return plan(configuration["BM"], grid=None, deterministic=configuration["BM"] == 64)
-
-    sizes = [64, 128, 256, 512, 1024]
-    portfolio = portfolio_of([[1.0] * 5, [slower] * 5], sizes)
-    (table,) = answer_tables(portfolio, planner, 132)
-    assert set(tiles_of(table)) == {chosen}
-    expected = table.expected[0][1]
-    assert expected == 1.0 if chosen == 32 else 0.9 < expected < 1 / slower
-
-
-def test_two_regimes_keep_their_own_winners() -> None:
-    small, large = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 1.0, 1.0, 1.0]
-    table = table_for([small, large], [8, 16, 32, 4096, 8192, 16384])
-    assert tiles_of(table) == [32, 32, 32, 64, 64, 64]
-
-
-def test_of_three_problems_nothing_is_expected() -> None:
-    assert table_for([[1.0, 1.0, 1.0]], [8, 64, 512]).expected == ()
-
-
-def test_a_winner_that_the_matrix_lacks_lowers_what_is_expected() -> None:
-    portfolio = portfolio_of([[1.0] * 6], [64, 72, 80, 96, 112, 128])
-    (table,) = answer_tables(portfolio, untraced, 132, [None] * 5 + [0.25])
-    assert table.expected[0][1] <= 0.25
-
-
-@pytest.mark.parametrize(("slow", "tiles"), [(4, [64] * 6), (3, [32] * 6)])
-def test_where_most_winners_are_much_faster_the_nearest_of_them_answers(
-    slow: int, tiles: list[int]
-) -> None:
-    """As of a category of which the matrix has no winner: there was no time to measure them."""
-    portfolio = portfolio_of([[1.0] * 6], [64, 72, 80, 96, 112, 128])
-    winners_ms = [0.4] * slow + [0.95] * (6 - slow)
-    (table,) = answer_tables(
-        portfolio, untraced, 132, winners_ms, winners=[plan(64).configuration] * 6
-    )
-    assert tiles_of(table) == tiles
-    assert bool(table.expected) == (slow == 3)
-
-
-@given(
-    st.lists(
-        st.lists(st.one_of(st.none(), st.floats(0.1, 10)), min_size=5, max_size=5),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_rows_offer_only_what_runs_and_no_more_than_the_best_is_expected(
-    times: list[list[float | None]],
-) -> None:
-    portfolio = portfolio_of(times, [8, 64, 100, 512, 5000])
-    for table in answer_tables(portfolio, untraced, 132):
-        for row in table.rows:
-            assert row.plans[0].configuration in portfolio.configurations
-        shares = [share for _, share in table.expected]
-        assert all(0 <= share <= 1 for share in shares)
-        assert shares == sorted(shares, reverse=True)

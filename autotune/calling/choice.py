@@ -29,8 +29,8 @@ from autotune.kernel.spec import Kernel
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup
 from autotune.tuned.lookup import recorded as answer_of_records
+from autotune.tuned.merged import DEFAULT, EXACT, FIRST_CALL
 from autotune.tuned.reading import warn
-from autotune.tuned.table import DEFAULT, EXACT, FIRST_CALL
 from autotune.values import Configuration, Problem
 
 

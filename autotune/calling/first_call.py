@@ -17,7 +17,7 @@ from functools import partial
 from autotune.calling.choice import ChosenCall
 from autotune.calling.loaded import is_capturing
 from autotune.errors import UsageError, unknown
-from autotune.tuned.table import FIRST_CALL
+from autotune.tuned.merged import FIRST_CALL
 
 OFF, BACKGROUND = "off", "background"
 MODES = (FIRST_CALL, BACKGROUND, OFF)

@@ -34,10 +34,11 @@ from autotune.kernel.space import is_member
 from autotune.languages.registry import compiler
 from autotune.measure.roofline import deciding_caches
 from autotune.measure.timing import Take, taking_of
+from autotune.tuned.clock import timestamp
 from autotune.tuned.kept import KeptAnswer, keep
 from autotune.tuned.lookup import promising, refresh
-from autotune.tuned.record import RecordedDevice, TuningOrigin, timestamp
-from autotune.tuned.table import FIRST_CALL
+from autotune.tuned.merged import FIRST_CALL
+from autotune.tuned.record import RecordedDevice, TuningOrigin
 from autotune.values import Configuration
 
 T = TypeVar("T")

@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from autotune.answers.schema import AnswerTable, Cost, TableRow
+from autotune.answers.table import predicted_ms
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
@@ -25,27 +27,17 @@ from autotune.measure.roofline import ARITHMETIC, implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
-from autotune.tuned.record import (
-    TIME,
-    AnswerTable,
-    Cost,
-    Estimate,
-    TableRow,
-    TunedProblem,
-    TunedRecord,
-    key_of,
-    moment,
-    other_kernel,
-)
-from autotune.tuned.table import predicted_ms
+from autotune.tuned.clock import moment
+from autotune.tuned.identity import other_kernel
+from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of
 from autotune.values import Configuration, Problem
 
 #: Clocks of two machines differ by less.
 _CLOCKS_APART = timedelta(days=1)
 #: Architectures of OpenCL devices.
 _OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
-#: Two fits to the same times predict times that differ by less, as a share: where two models fit
-#: equally well, the last bits of a sum decide which one is taken.
+#: Two fits to the same times predict times that differ by less, as a share: if two formulas fit equally
+#: well, the last bits of a sum decide.
 _FITS_APART = 0.05
 #: The measured limits of a device, and the most of one that a winner reaches: another program may
 #: have slowed the measurement of the limit.
@@ -63,7 +55,7 @@ def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
         times = msgspec.structs.replace(record.portfolio, tables=())
         again = recomputed(msgspec.structs.replace(record, portfolio=times), kernel)
         ours, theirs = again.portfolio.tables, record.portfolio.tables
-        alike = (*map(_with_fits, ours, theirs), *ours[len(theirs) :])
+        alike = (*map(_with_prediction, ours, theirs), *ours[len(theirs) :])
         expected = msgspec.structs.replace(
             again,
             parameters=record.parameters,
@@ -74,7 +66,7 @@ def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
         raise RecordError(
             f"{record.kernel} on {record.device.name}: not imported: {error}"
         ) from error
-    if record.portfolio.sizes:
+    if record.portfolio.sizes > again.portfolio.sizes:
         why = "left out: its fit to random sizes, whose times it does not hold"
         warnings.warn(f"{why}; see autotune sizes {record.kernel}", stacklevel=2)
     return again
@@ -232,13 +224,14 @@ def _time_faults(
 # ---------------------------------------------------------------------- what is computed again
 
 
-def _with_fits(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
-    """Return our table with their fits where these are not compared.
+def _with_prediction(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
+    """Return our table with the parts of their prediction that are not compared.
 
-    They are expectations, costs that predict the same times as ours, and a fit to random sizes.
+    These are a fit to sizes that the record does not hold, trees, expectations, and costs that predict the
+    same times as ours.
     """
     mine, other = ours.prediction, theirs.prediction
-    if other and other.sizes:
+    if other and other.sizes > len(ours.rows):
         mine = other
     elif mine and other:
         pairs = itertools.zip_longest(mine.costs, other.costs[: len(mine.costs)])
@@ -248,8 +241,10 @@ def _with_fits(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
             else here
             for here, there in pairs
         )
-        mine = msgspec.structs.replace(mine, costs=costs)
-    return msgspec.structs.replace(ours, prediction=mine, expected=theirs.expected)
+        mine = msgspec.structs.replace(
+            mine, costs=costs, corrections=other.corrections, expected=other.expected
+        )
+    return msgspec.structs.replace(ours, prediction=mine)
 
 
 def _predict_alike(ours: Cost, theirs: Cost, multiple: int, rows: Iterable[TableRow]) -> bool:

@@ -334,7 +334,7 @@ def sizes(
         f"{len(matrix.configurations)} configurations on {len(matrix.problems)} tuned problems; "
         f"{found.sizes} random sizes are measured"
     )
-    if found.held_out:
+    if found.held_out.measured:
         click.echo(f"held-out sizes get {found.held_out}")
     for file in (published.json_file, published.header_file, published.markdown_file):
         click.echo(str(file))

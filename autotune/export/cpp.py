@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from autotune.answers.schema import Cost, Term
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.kernel.names import CPP_KEYWORDS
-from autotune.tuned.record import Cost, Term
 
 _FOLDER = Path(__file__).parent
 #: Values of int and of long long, without the least of both, whose negative is none.

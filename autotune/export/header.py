@@ -1,7 +1,7 @@
 """Tuned records -> one C++17 header with a constexpr lookup.
 
-The header holds the rows of `autotune.tuned.table` in the same order, and walks them by the same
-rule. Equal records give equal bytes. The text is in ``header.hpp.j2``, which this module fills.
+The header holds the rows of `autotune.tuned.merged` in the same order, and walks them by the rule of
+`autotune.answers.table`. Equal records give equal bytes. The text is in ``header.hpp.j2``, which this module fills.
 """
 
 from __future__ import annotations
@@ -15,34 +15,30 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
-from autotune.errors import UsageError
-from autotune.export.cpp import INT, comment, expression, filled, identifier, time
-from autotune.kernel.expression import MAX_INTEGER, substituted
-from autotune.tuned.reading import RecordFile, decode
-from autotune.tuned.record import (
+from autotune.answers.schema import (
     COMMON_SHARED_BYTES,
-    TIME,
     AnswerTable,
     Cost,
     Plan,
     Prediction,
     Triple,
-    TunedProblem,
-    TunedRecord,
     Value,
 )
-from autotune.tuned.table import (
+from autotune.answers.table import SIXTEENTHS, ProblemKey, blocks_of
+from autotune.errors import UsageError
+from autotune.export.cpp import INT, comment, expression, filled, identifier, time
+from autotune.kernel.expression import MAX_INTEGER, substituted
+from autotune.tuned.merged import (
     CUDA_ARCH_MACRO,
-    SIXTEENTHS,
     Group,
     LookupRow,
     LookupTable,
-    ProblemKey,
     arch_number,
-    blocks_of,
     build_table,
     pick,
 )
+from autotune.tuned.reading import RecordFile, decode
+from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.tuned.writing import encode
 from autotune.values import SOURCE
 
@@ -259,14 +255,14 @@ class Writer:
         return next((i for i, table in known if table is row.table), 0)
 
     def spans_of_tables(self) -> Iterator[str]:
-        """Yield where the costs and the expectations of each table are."""
-        costs = expected = kinds = 0
+        """Yield the span of each table's costs, and the number of its expectation."""
+        costs = kinds = 0
         for table in self.tables:
             last = costs + len(table.prediction.costs) if table.prediction else costs
             kind = kinds if table.prediction and table.prediction.expected else -1
             kinds += kind >= 0
-            yield f"{costs}, {last}, {expected}, {expected + len(table.expected)}, {kind}"
-            costs, expected = last, expected + len(table.expected)
+            yield f"{costs}, {last}, {kind}"
+            costs = last
 
     def forest(self) -> dict[str, Any]:
         """Return the trees of all costs, and those of expectations, with equally many splits each."""
@@ -432,11 +428,6 @@ def _context(writer: Writer) -> dict[str, Any]:
         ],
         "no_exact": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
         "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, false, 0",
-        "expected": [
-            f"{within}, {_fraction(share)}"
-            for table in writer.tables
-            for within, share in table.expected
-        ],
         "tables": list(writer.spans_of_tables()),
         "cost_plans": [writer.number(cost.plan) for _, cost in writer.costs()],
         "times": writer.times(),

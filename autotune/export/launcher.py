@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.answers.schema import Plan
 from autotune.compiling.binaries import compiled_for
 from autotune.compiling.job import compile_job
 from autotune.compiling.symbols import COMPUTED
@@ -29,7 +30,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Kernel
 from autotune.languages.base import ALIGNMENT, UNKNOWN
-from autotune.tuned.record import Plan, TunedRecord
+from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 
 

@@ -52,7 +52,7 @@ def _markdown(content: ReportContent) -> Iterator[str]:
         ("## Winners", results.winners(content)),
         ("### Winning configurations", results.configurations(content)),
         ("### One configuration for all problems", results.portfolio(content)),
-        ("### Problems that were not measured", results.fallback(content)),
+        ("### Problems that were not measured", results.other_sizes(content)),
         ("## Verification of the winners", results.verification(content)),
         ("## Provenance", results.provenance(content)),
     ):

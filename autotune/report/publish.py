@@ -18,8 +18,9 @@ from autotune.report.content import ReportContent, from_rows, from_run, from_sto
 from autotune.report.page import write_html, write_markdown
 from autotune.run.result import RunResult
 from autotune.store import Store, default_url
+from autotune.tuned.identity import other_kernel
 from autotune.tuned.reading import path_of, user_folder
-from autotune.tuned.record import TIME, TunedProblem, TunedRecord, other_kernel
+from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.tuned.writing import Choice, Merged, MergedProblem, accepted, by_rule, update
 from autotune.values import Configuration, Problem
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from statistics import geometric_mean
 
+from autotune.answers.schema import Expected, Sizes
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.measure.roofline import ARITHMETIC
@@ -15,7 +16,7 @@ from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.text_table import Table
 from autotune.report.wording import NONE, limit_words, listed, plural, value_text, without_paths
 from autotune.run.verdict import LESS_NOISE
-from autotune.tuned.record import TIME, AnswerTable, RaceResult, Sizes, TunedProblem
+from autotune.tuned.record import TIME, RaceResult, TunedProblem
 from autotune.values import Problem
 
 MANY_PARAMETERS = 8
@@ -162,29 +163,25 @@ def _answered_ms(
     return min((ms for ms in times_ms if ms is not None), default=None)
 
 
-def fallback(content: ReportContent) -> Table:
-    """Return the answers of lookup for problems that were never measured, and the expected speed."""
+def other_sizes(content: ReportContent) -> Table:
+    """Return the expected speed of lookup's answers for problems that were not measured."""
+    predictions = (table.prediction for table in content.record.portfolio.tables)
     rows = [
         {
-            "Configuration": "the fastest predicted"
-            if table.prediction
-            else "that of the nearest measured problem",
-            "Measured problems": wording.count(len(table.rows)),
-            "Expected share of the best speed (distance)": _expected_words(table),
+            "Configuration": "the fastest predicted",
+            "Measured sizes": wording.count(prediction.sizes),
+            "Expected share of the best speed": _kinds(prediction.expected),
         }
-        for table in content.record.portfolio.tables
-        if _expected_words(table)
+        for prediction in predictions
+        if prediction and prediction.expected
     ]
     return Table.of(rows)
 
 
-def _expected_words(table: AnswerTable) -> str:
-    """Return what to expect by kind of size, the worst and the best kind, or by distance."""
-    if table.prediction and (expected := table.prediction.expected):
-        worst, best = min(expected.shares), max(expected.shares)
-        kinds = dict.fromkeys(f"{low:.2f} to {median:.2f}" for low, median in (worst, best))
-        return f"{', '.join(kinds)} by kind of size (of {table.prediction.sizes})"
-    return ", ".join(f"{wording.percent(share)} (≤ {within})" for within, share in table.expected)
+def _kinds(expected: Expected) -> str:
+    """Return the lower tenth and the median for the worst and the best kind of size."""
+    worst, best = min(expected.shares), max(expected.shares)
+    return ", ".join(dict.fromkeys(f"{low:.2f} to {median:.2f}" for low, median in (worst, best)))
 
 
 def _rate_text(entry: TunedProblem) -> str:

@@ -29,8 +29,9 @@ from autotune.retune.stale import Action, Reason, Target
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.request import EFFORTS, Effort, Request, Search
 from autotune.search.session import Budget, Phase
+from autotune.tuned.clock import timestamp
 from autotune.tuned.reading import user_folder
-from autotune.tuned.record import TIME, Confirmed, timestamp
+from autotune.tuned.record import TIME, Confirmed
 
 #: A winner that is slower than recorded by more than this share is searched again.
 TOLERANCE = 0.02

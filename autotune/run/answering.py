@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
 
+from autotune.answers.schema import Portfolio
 from autotune.compiling.job import CompileJob
 from autotune.errors import AutotuneError, StoreError
 from autotune.kernel.source import arguments_fingerprint
@@ -25,7 +26,6 @@ from autotune.run.drawing import can_draw, random_sizes
 from autotune.run.size_times import Chooser, TimeMatrix
 from autotune.search.session import Listener, Phase
 from autotune.store import ROTATED, Scope, SizeTimes, Store
-from autotune.tuned.record import Portfolio
 from autotune.values import Configuration, Problem
 
 #: Configurations that are verified and timed on a tuned problem, however little time there is.

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from autotune import __version__
+from autotune.answers.category import HeldOut
+from autotune.answers.schema import Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.space import is_member
@@ -21,14 +23,12 @@ from autotune.run import verdict
 from autotune.run.answering import AnswerTimer, stored_sizes
 from autotune.run.bench import Bench
 from autotune.run.drawing import can_draw
-from autotune.run.matrix import fitted_with
-from autotune.run.recording import is_current, request_for, require_current
+from autotune.run.recording import fitted_with, is_current, request_for, require_current
 from autotune.run.result import RunResult
 from autotune.run.size_times import TimeMatrix
 from autotune.search.session import Listener, Phase, ignore
 from autotune.store import RunInfo, Store
-from autotune.tuned.dense import HeldOut
-from autotune.tuned.record import TIME, Portfolio, TunedRecord, key_of
+from autotune.tuned.record import TIME, TunedRecord, key_of
 from autotune.values import Configuration, Problem
 
 #: Winners of other devices that are tried.
@@ -64,7 +64,7 @@ class ContinuedRun:
     #: The number of random sizes in the store.
     sizes: int
     #: The speed of answers on sizes that the fit did not have.
-    held_out: HeldOut | None
+    held_out: HeldOut
 
 
 def continued(asked: Continuation, store: Store, listener: Listener = ignore) -> ContinuedRun:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from autotune.answers.schema import Grid, Plan, Triple
 from autotune.compiling.binaries import compile_now
 from autotune.compiling.job import compile_job
 from autotune.devices.device import Device
@@ -19,7 +20,7 @@ from autotune.kernel.launches import (
 )
 from autotune.kernel.space import valid_archs
 from autotune.kernel.spec import Fill, Kernel, Launch
-from autotune.tuned.record import FillStep, Grid, LaunchStep, Plan, Triple
+from autotune.tuned.record import FillStep, LaunchStep
 from autotune.values import Configuration, Problem
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,6 +11,9 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
+from autotune.answers.category import HeldOut
+from autotune.answers.fit import Launches, Winner, fitted_tables
+from autotune.answers.schema import Plan, Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
@@ -26,24 +29,18 @@ from autotune.measure.timing import Timing
 from autotune.run.plans import default_plan, plan_of, steps_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
-from autotune.tuned.fallback import Planner, answer_tables
+from autotune.tuned.clock import timestamp
 from autotune.tuned.record import (
-    AnswerTable,
     Checks,
     ContenderResult,
-    Plan,
-    Portfolio,
-    Prediction,
     Provenance,
     RaceResult,
     RecordedDevice,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
-    key_of,
-    timestamp,
 )
-from autotune.values import Configuration, Problem, category_of
+from autotune.values import Configuration, Problem
 
 
 def record_of(run: RunResult) -> TunedRecord:
@@ -58,7 +55,10 @@ def record_of(run: RunResult) -> TunedRecord:
     wrong = wrong_somewhere(run.problems)
     right = [tuned for tuned in problems if Configuration(tuned.configuration) not in wrong]
     measured = run.portfolio
-    portfolio = _portfolio(kernel, device, measured, right) if measured else Portfolio()
+    portfolio = Portfolio()
+    if measured:
+        launches = _launches(kernel, device)
+        portfolio = fitted_tables(measured, launches, run.sizes, _winners(right)).portfolio
     return TunedRecord(
         device=RecordedDevice.of(device),
         **_declared(kernel, device),
@@ -183,8 +183,20 @@ def _recomputed(entry: TunedProblem, kernel: Kernel, device: Device) -> TunedPro
     )
 
 
-def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedRecord:
-    """Return a record with the same winners and new answers for other problems."""
+def refitted(
+    record: TunedRecord, kernel: Kernel, measured: Portfolio, sizes: Portfolio | None = None
+) -> TunedRecord:
+    """Return a record with the same winners and new answers for other problems; see `fitted_with`."""
+    return fitted_with(record, kernel, measured, sizes)[0]
+
+
+def fitted_with(
+    record: TunedRecord, kernel: Kernel, measured: Portfolio, sizes: Portfolio | None = None
+) -> tuple[TunedRecord, HeldOut]:
+    """Return a record with new answers for other problems, and their worth on held-out sizes.
+
+    See `fitted_tables` for ``sizes``. A prediction of the record that was fitted to more sizes stays.
+    """
     require_current(record, kernel)
     device = record.device.planned_for()
     request = request_for(record, kernel, device)
@@ -195,8 +207,8 @@ def refitted(record: TunedRecord, kernel: Kernel, measured: Portfolio) -> TunedR
         if Timing(entry.race.timing).caches is request.caches_of(Problem(dict(entry.problem)))
     ]
     measured = msgspec.structs.replace(measured, tables=record.portfolio.tables)
-    portfolio = _portfolio(kernel, device, measured, entries)
-    return msgspec.structs.replace(record, portfolio=portfolio)
+    fitted = fitted_tables(measured, _launches(kernel, device), sizes, _winners(entries))
+    return msgspec.structs.replace(record, portfolio=fitted.portfolio), fitted.held_out
 
 
 def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
@@ -227,53 +239,25 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
         )
 
 
-def _portfolio(
-    kernel: Kernel,
-    device: Device,
-    measured: Portfolio,
-    tuned_here: Sequence[TunedProblem],
-) -> Portfolio:
-
+def _launches(kernel: Kernel, device: Device) -> Launches:
     @cache
     def planned(configuration: Configuration, problem: Problem) -> Plan:
         return plan_of(kernel, configuration, problem, device)
 
-    def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
+    def plan(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return planned(Configuration(dict(values)), Problem(dict(problem)))
 
-    found = {key_of(tuned.problem): tuned for tuned in tuned_here}
-    known = [found.get(key_of(problem)) for problem in measured.problems]
-    winners_ms = [tuned.median_ms if tuned else None for tuned in known]
-    winners = [tuned.configuration if tuned else None for tuned in known]
     # The layouts that a winner is verified on.
     others = dict.fromkeys(kernel.layout_of(edge) for edge in kernel.edge_problems)
     layouts = [kernel.filled(layout) for layout in others]
-    tables = answer_tables(
-        measured, planner, device.sm_count, winners_ms, kernel.layout, layouts, winners
-    )
-    dense = {
-        category_of(table.rows[0].problem): table.prediction
-        for table in measured.tables
-        if table.rows and table.prediction and table.prediction.sizes
+    return Launches(plan, device.sm_count, kernel.layout, layouts)
+
+
+def _winners(entries: Iterable[TunedProblem]) -> dict[Problem, Winner]:
+    return {
+        Problem(dict(entry.problem)): Winner(entry.configuration, entry.median_ms)
+        for entry in entries
     }
-    tables = tuple(
-        _with_prediction(table, prediction, planner)
-        if (prediction := dense.get(category_of(table.rows[0].problem)))
-        else table
-        for table in tables
-    )
-    return msgspec.structs.replace(measured, tables=tables)
-
-
-def _with_prediction(table: AnswerTable, prediction: Prediction, planner: Planner) -> AnswerTable:
-    """Return a table that answers by a prediction of random sizes, whose plans are made again."""
-    example = table.rows[0].problem
-    costs = (
-        msgspec.structs.replace(cost, plan=planner(cost.plan.configuration, example))
-        for cost in prediction.costs
-    )
-    prediction = msgspec.structs.replace(prediction, costs=tuple(costs))
-    return msgspec.structs.replace(table, prediction=prediction, expected=())
 
 
 def _rate(amount: float, median_ms: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from autotune.answers.schema import Portfolio
 from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
@@ -14,7 +15,7 @@ from autotune.measure.roofline import Limits
 from autotune.run.request import Request
 from autotune.run.verdict import judge
 from autotune.store.flat import row_of
-from autotune.tuned.record import Portfolio, RaceResult, TunedRecord
+from autotune.tuned.record import RaceResult, TunedRecord
 from autotune.values import Configuration, Problem, category_of
 
 _WRONG = frozenset(

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune import __version__
+from autotune.answers.schema import Portfolio
 from autotune.arrays import usable_cores
 from autotune.data.sight import unseen_inputs
 from autotune.devices.device import Device
@@ -38,7 +39,6 @@ from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
 from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
-from autotune.tuned.record import Portfolio
 from autotune.tuned.writing import update
 
 

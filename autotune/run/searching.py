@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from autotune.answers.table import distance, place_of
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.interop.exchange import first_on
@@ -23,7 +24,7 @@ from autotune.search.session import Budget, Listener, Phase, SearchSession, numb
 from autotune.search.strategies import Strategy, find, in_given_order
 from autotune.store import Store
 from autotune.tuned.lookup import lookup
-from autotune.tuned.table import DEFAULT, distance, place_of
+from autotune.tuned.merged import DEFAULT
 from autotune.values import Configuration, Problem
 
 #: The winners of this many problems, the nearest by size, are tried first on the next.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from autotune.answers.formula import MULTIPLE, Formulas
+from autotune.answers.schema import Cost, Plan, Portfolio
+from autotune.answers.table import predicted_ms
 from autotune.devices.device import Device
 from autotune.kernel.spec import Kernel
 from autotune.run.plans import plan_of
 from autotune.store import SizeTimes
-from autotune.tuned.prediction import MULTIPLE, Predictor
-from autotune.tuned.record import Cost, Plan, Portfolio
-from autotune.tuned.table import predicted_ms
 from autotune.values import Configuration, Problem
 
 #: Sizes on which every configuration is timed, and on which a configuration that is added later is timed. Then a
@@ -109,9 +109,11 @@ class Chooser:
         """Fit the time of each configuration; None for one that was never timed."""
         measured = self._matrix.portfolio()
         plans = _plans(measured, self._kernel, self._device)
-        columns = range(len(measured.problems))
-        fits = Predictor(measured, columns, plans, self._device.sm_count)
-        curves = fits.curves(columns)
+        fits, known = (
+            Formulas(measured, plans, self._device.sm_count),
+            range(len(measured.problems)),
+        )
+        curves = [fits.curve(number, known) for number in range(len(plans))]
         return {
             configuration: fits.cost(plan, curve) if plan and curve else None
             for configuration, plan, curve in zip(

@@ -14,17 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.answers.fit import DETERMINISM
 from autotune.devices.base import CompiledFunction
 from autotune.measure.measurement import TIME, Energy, Measurement, Objective, Status
 from autotune.measure.race import Contender, ContenderSamples, Race
 from autotune.measure.timing import median_interval
-from autotune.tuned.fallback import DETERMINISM
-from autotune.tuned.record import (
-    ContenderResult,
-    EnergyResult,
-    Estimate,
-    RaceResult,
-)
+from autotune.tuned.record import ContenderResult, EnergyResult, Estimate, RaceResult
 from autotune.values import Configuration
 
 #: Resamples of a bootstrap interval; more change the third digit.

@@ -25,7 +25,7 @@ from autotune.triton.decorated_kernel import DecoratedKernel
 from autotune.triton.function import NewCall, TritonFunction
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup
-from autotune.tuned.table import EXACT
+from autotune.tuned.merged import EXACT
 from autotune.values import Configuration, Problem
 
 #: Longest time to verify and time one configuration while a caller waits: a kernel that takes longer hangs.

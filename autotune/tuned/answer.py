@@ -6,23 +6,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from autotune.answers.schema import Plan, Triple, Value
+from autotune.answers.table import ProblemKey
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.kept import KeptAnswer, KeptLayer
-from autotune.tuned.record import Plan, Triple, TuningOrigin, Value
-from autotune.tuned.table import (
+from autotune.tuned.merged import (
     DEFAULT,
     EXACT,
     FIRST_CALL,
     NEAREST_PROBLEM,
     Hit,
     LookupTable,
-    ProblemKey,
     arch_number,
     is_arch,
     normal_arch,
     pick,
 )
+from autotune.tuned.record import TuningOrigin
 
 #: Largest extent of a grid on any CUDA device.
 MAX_GRID = 2**31 - 1

@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from autotune.answers.schema import Sizes, Value
 from autotune.errors import UsageError
-from autotune.tuned.record import (
-    EFFORTS,
-    Sizes,
-    TunedProblem,
-    TunedRecord,
-    Value,
-    key_of,
-    moment,
-)
+from autotune.tuned.clock import moment
+from autotune.tuned.record import EFFORTS, TunedProblem, TunedRecord, key_of
 from autotune.tuned.writing import by_rule
 
 

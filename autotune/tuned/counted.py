@@ -9,9 +9,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from autotune.answers.schema import Amount, Measured, Sizes, Value
 from autotune.errors import RecordError
 from autotune.files import write_atomically
-from autotune.tuned.record import Amount, Measured, RecordedDevice, Sizes, Text, Value
+from autotune.tuned.record import RecordedDevice, Text
 
 #: Bytes of a file at most: hundreds of times what the largest needs.
 _MOST_BYTES = 1 << 22

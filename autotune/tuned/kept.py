@@ -12,11 +12,13 @@ from typing import Annotated, Any
 
 import msgspec
 
+from autotune.answers.schema import Measured, Sizes, Value
 from autotune.errors import RecordError
 from autotune.files import write_atomically
 from autotune.project import Project
+from autotune.tuned.clock import moment
 from autotune.tuned.reading import device_folders, stamp_of, user_folder, warn
-from autotune.tuned.record import Measured, RecordedDevice, Sizes, TuningOrigin, Value, moment
+from autotune.tuned.record import RecordedDevice, TuningOrigin
 
 FORMAT = "autotune first calls"
 SCHEMA_VERSION = 1

@@ -137,8 +137,8 @@ class _Cached:
 
     def __init__(self, kernel: str, owner: Project, state: tuple[object, ...]) -> None:
         from autotune.tuned.kept import KeptLayer
+        from autotune.tuned.merged import build_table
         from autotune.tuned.reading import read_layers, warn
-        from autotune.tuned.table import build_table
 
         self.kernel, self.owner, self.state = kernel, owner, state
         self.checked_at = time.monotonic()

@@ -23,7 +23,8 @@ from autotune.project import (
     project_of,
     space_places,
 )
-from autotune.tuned.record import FORMAT, SCHEMA_VERSION, TunedRecord, check
+from autotune.tuned.check import check
+from autotune.tuned.record import FORMAT, SCHEMA_VERSION, TunedRecord
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -14,16 +14,9 @@ import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
+from autotune.tuned.identity import other_kernel
 from autotune.tuned.reading import DamagedRecord, decode, path_of, read, user_folder, warn
-from autotune.tuned.record import (
-    EFFORTS,
-    FORMAT,
-    TIME,
-    TunedProblem,
-    TunedRecord,
-    key_of,
-    other_kernel,
-)
+from autotune.tuned.record import EFFORTS, FORMAT, TIME, TunedProblem, TunedRecord, key_of
 from autotune.values import SOURCE
 
 if TYPE_CHECKING:

@@ -1,40 +1,31 @@
 """Merges the records of one kernel into a table, and picks the plan that answers a question.
 
-`pick` asks the device's own rows, then those of its architecture, of the nearest other CUDA
-architecture whose plans are valid here, and ends at the kernel's default. In each of these the
-problem itself answers, else the nearest row: that with the least sum of ``|Δ floor(16·log2)|`` over
-integer fields, of equal categories. Where a row has a prediction, the least predicted time answers.
-The exported C++ header holds the same rows and the same rule, bit for bit: sums and products of
-doubles in one order, and integers of 64 bits.
+`pick` asks the device's own rows, then those of its architecture, then those of the nearest other CUDA
+architecture whose plans are valid here, and ends at the kernel's default. In each of these the problem itself
+answers, else the rows for other problems; see `autotune.answers.table.answer`.
 """
 
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
-from math import inf, isqrt
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 
-from autotune.kernel.expression import MAX_INTEGER, Json, value_of
-from autotune.tuned.reading import RecordFile
-from autotune.tuned.record import (
-    TIME,
-    AnswerTable,
-    Cost,
-    Grid,
-    Plan,
-    RecordedDevice,
-    Term,
-    Tree,
-    TunedProblem,
-    Value,
-    moment,
+from autotune.answers.schema import AnswerTable, Plan, Value
+from autotune.answers.table import (
+    ProblemKey,
+    Question,
+    answer,
+    distance,
+    expected_of,
+    place_of,
 )
+from autotune.tuned.clock import moment
+from autotune.tuned.reading import RecordFile
+from autotune.tuned.record import TIME, RecordedDevice, TunedProblem
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -49,11 +40,8 @@ FIRST_CALL = "first_call"
 
 #: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
 CUDA_ARCH_MACRO = range(300, 10000)
-#: How architectures are called where they have no number of NVIDIA's: by AMD, and of OpenCL devices.
+#: Prefixes of architectures that are not CUDA's: of AMD, and of OpenCL devices.
 _OTHER_ARCHS = ("gfx", "opencl_")
-
-#: The values of a problem in the order of the kernel's fields.
-ProblemKey: TypeAlias = tuple[int | str, ...]
 
 
 class LookupRow(NamedTuple):
@@ -62,12 +50,12 @@ class LookupRow(NamedTuple):
     problem: ProblemKey
     #: ``floor(16·log2)`` of integer fields, the value of categorical ones.
     place: ProblemKey
-    #: In order of preference; see `autotune.tuned.record.TableRow`.
+    #: In order of preference; see `autotune.answers.schema.TableRow`.
     plans: tuple[Plan, ...]
     origin: RecordFile
     #: The winner of this problem; None where it was not tuned.
     tuned: TunedProblem | None = None
-    #: What answers for other problems in place of the first plan.
+    #: The table that the row is part of; None for a row of its own.
     table: AnswerTable | None = None
 
     @property
@@ -75,23 +63,6 @@ class LookupRow(NamedTuple):
         """Return the share of the best speed that the second plan of a tuned problem has."""
         second = self.tuned.race.best_deterministic if self.tuned else None
         return None if second is None or second.ratio is None else min(1.0, 1 / second.ratio.value)
-
-    def expected_within(self, apart: int) -> float | None:
-        """Return the share of the best speed to expect at a distance; None: not known."""
-        expected = self.table.expected if self.table else ()
-        return next((share for within, share in expected if apart <= within), None)
-
-    def expected_of(self, problem: ProblemKey, apart: int) -> tuple[float | None, float | None]:
-        """Return the share to expect of a problem at a distance, and the median; None: not known."""
-        prediction = self.table.prediction if self.table else None
-        expected = prediction.expected if prediction else None
-        if expected is None:
-            return self.expected_within(apart), None
-        features = features_of(problem)
-        pairs = zip(features, expected.ranges, strict=False)  # the sizes come first
-        if all(least <= size <= most for size, (least, most) in pairs):
-            return expected.shares[outcome(expected.splits, features)]
-        return None, None
 
 
 class Hit(NamedTuple):
@@ -102,11 +73,11 @@ class Hit(NamedTuple):
     row: LookupRow | None
     #: One of `QUALITIES`.
     quality: str
-    #: Share of the best speed that nine of ten such answers have at least; None: not known.
+    #: Share of the best speed that nine of ten such answers reach; None: not known.
     expected_fraction: float | None = None
-    #: Share that every other such answer has at least; None: not known.
+    #: Share that every other such answer reaches; None: not known.
     median_fraction: float | None = None
-    #: Time that it is expected to take; None: not known.
+    #: Expected time; None: not known.
     expected_ms: float | None = None
 
 
@@ -124,7 +95,7 @@ class Group(msgspec.Struct, eq=False, frozen=True):
 
 
 class LookupTable(msgspec.Struct, eq=False):
-    """The merged records of one kernel: all that a lookup walks."""
+    """The merged records of one kernel."""
 
     kernel: str
     #: Problem fields in order; True where integer, False where categorical.
@@ -134,7 +105,7 @@ class LookupTable(msgspec.Struct, eq=False):
     source: str
     #: Layout fields, and what they are where a question leaves them out.
     layout: dict[str, int] = {}
-    #: What all of them were tuned for.
+    #: The objective of all records.
     objective: str = TIME
     #: Declared values of each parameter, of all records together.
     parameters: dict[str, tuple[Value, ...]] = {}
@@ -166,38 +137,6 @@ class LookupTable(msgspec.Struct, eq=False):
         return {**(self.layout if layout is None else layout), **fields}
 
 
-#: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
-#: roots, and none of these is a whole number. Exact, so that C++ has the same numbers.
-SIXTEENTHS: tuple[int, ...] = tuple(
-    isqrt(isqrt(isqrt(isqrt(1 << 16 * 63 + j)))) + 1 for j in range(1, 16)
-)
-
-
-def sixteenths(n: int) -> int:
-    """Return ``floor(16·log2(n))``, exact below 2**64; 0 for numbers below 1."""
-    if n < 1:
-        return 0
-    octave = n.bit_length() - 1
-    mantissa = n << (63 - octave) if octave <= 63 else n >> (octave - 63)
-    return 16 * octave + bisect_right(SIXTEENTHS, mantissa)
-
-
-def place_of(problem: ProblemKey) -> ProblemKey:
-    """Return the place of a problem: categories, and integers in sixteenths of octaves."""
-    return tuple(value if isinstance(value, str) else sixteenths(value) for value in problem)
-
-
-def distance(a: ProblemKey, b: ProblemKey) -> int | None:
-    """Return the distance of two places; None where they differ in a category."""
-    total = 0
-    for first, second in zip(a, b, strict=True):
-        if first.__class__ is int:
-            total += abs(first - second)  # type: ignore[operator]
-        elif first != second:
-            return None
-    return total
-
-
 def pick(
     table: LookupTable,
     problem: ProblemKey,
@@ -209,8 +148,8 @@ def pick(
 ) -> Hit:
     """Return the answer for a problem on a device (its folder) or architecture.
 
-    Of a ``layout`` all fields are given; default: that which was tuned. With ``deterministic`` only
-    such plans answer, but for the default. Configurations in ``without`` do not answer.
+    A ``layout`` has all layout fields; default: the tuned layout. With ``deterministic`` only deterministic
+    plans answer, or the default. Configurations in ``without`` do not answer.
     """
     asked = _Query(
         problem,
@@ -234,7 +173,7 @@ class _Query(NamedTuple):
     place: ProblemKey
     #: The problem and its layout by name.
     fields: Mapping[str, Any]
-    #: Whether arrays lie as those that were tuned.
+    #: Whether the layout is the tuned one.
     is_plain: bool
     #: Configurations that do not answer.
     without: Sequence[Mapping[str, Value]]
@@ -243,7 +182,7 @@ class _Query(NamedTuple):
 def _search(
     group: Group, asked: _Query, foreign: str | None, deterministic: bool = False
 ) -> Hit | None:
-    """Return the answer of a group's rows, for a ``foreign`` architecture where one is named."""
+    """Return the answer of a group's rows; its plans must fit the ``foreign`` architecture, if one is given."""
 
     def is_able(plan: Plan) -> bool:
         if deterministic and not plan.deterministic:
@@ -258,117 +197,14 @@ def _search(
         share = 1.0 if plan is row.plans[0] else row.share_of_second
         known_ms = row.tuned.median_ms if row.tuned and plan is row.plans[0] else None
         return Hit(plan, row, EXACT, share, share, known_ms)
-    places = ((distance(asked.place, row.place), row) for row in group.near.values())
-    known = [(apart, row) for apart, row in places if apart is not None]
-    known.sort(key=itemgetter(0))
-    for apart, row in known:
-        plans = row.plans if deterministic or not asked.is_plain else row.plans[:1]
-        plan = next(filter(is_able, plans), None)
-        if plan is not None:
-            chosen, least_ms = _fastest(row, asked, is_able) or (plan, None)
-            shares = (None, None) if deterministic else row.expected_of(asked.problem, apart)
-            return Hit(chosen, row, NEAREST_PROBLEM, *shares, least_ms)
-    # No row's own plan runs, but a configuration of the nearest one's fit may.
-    for apart, row in known[:1]:
-        if found := _fastest(row, asked, is_able):
-            shares = (None, None) if deterministic else row.expected_of(asked.problem, apart)
-            return Hit(found[0], row, NEAREST_PROBLEM, *shares, found[1])
-    return None
-
-
-def _fastest(
-    row: LookupRow, asked: _Query, is_able: Callable[[Plan], bool]
-) -> tuple[Plan, float] | None:
-    """Return the plan of the least time that a row's table predicts; None without a prediction."""
-    prediction, fields = row.table.prediction if row.table else None, asked.fields
-    sizes = [value for value in fields.values() if isinstance(value, int)]
-    if prediction is None or any(abs(size) > MAX_INTEGER for size in sizes):
+    is_plain = asked.is_plain and not deterministic
+    question = Question(asked.problem, asked.place, asked.fields, is_plain, is_able)
+    found = answer(group.near.values(), question)
+    if found is None:
         return None
-    features = features_of(asked.problem)
-    corrections = prediction.corrections or repeat(())
-    chosen, least_ms = None, inf
-    for cost, trees in zip(prediction.costs, corrections, strict=False):
-        try:
-            time_ms = predicted_ms(cost, prediction.multiple, fields, trees, features)
-        except ValueError:
-            continue
-        # Conditions last: they take longer than times.
-        if (chosen is None or time_ms < least_ms) and is_able(cost.plan):
-            chosen, least_ms = cost.plan, time_ms
-    return (chosen, least_ms) if chosen else None
-
-
-def predicted_ms(
-    cost: Cost,
-    multiple: int,
-    fields: Mapping[str, Any],
-    trees: Sequence[Tree] = (),
-    sizes: Sequence[int] = (),
-) -> float:
-    """Return the time of a configuration that its cost and the trees predict for a problem.
-
-    ``sizes`` are features of the problem.
-    """
-    total = _sum_of(cost.fixed, fields)
-    blocks = value_of(blocks_of(cost.plan.grid), fields) if cost.waves else 0
-    for slots, terms in cost.waves:
-        total += -(-blocks // slots) * _sum_of(terms, fields)
-    for name, factor in cost.misaligned.items():
-        if fields[name] % multiple:
-            total *= factor
-    if trees:
-        features = [*sizes, *fillings(blocks, cost.waves[0][0])]
-        for tree in trees:
-            total *= tree.factors[outcome(tree.splits, features)]
-    return total
-
-
-def outcome(splits: Sequence[tuple[int, int]], features: Sequence[int]) -> int:
-    """Return the number of a tree's outcome: bit i is set where the i-th split's feature is larger."""
-    bits, bit = 0, 1
-    for feature, threshold in splits:
-        if features[feature] > threshold:
-            bits += bit
-        bit += bit
-    return bits
-
-
-def features_of(problem: ProblemKey) -> list[int]:
-    """Return the features of a problem: its integers, and the largest power of two that divides each."""
-    sizes = [value for value in problem if isinstance(value, int)]
-    return [*sizes, *(size & -size for size in sizes)]
-
-
-def fillings(blocks: int, multiprocessors: int) -> list[int]:
-    """Return the features of a cost: its blocks, and how full their rounds are, in thirty-seconds.
-
-    A round has one, two or four blocks on each multiprocessor.
-    """
-    if blocks * 32 > MAX_INTEGER or blocks < 1:
-        raise ValueError("more than 64 bits, or no blocks")
-    found = [blocks]
-    for slots in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
-        found.append(32 * blocks // (-(-blocks // slots) * slots))
-    return found
-
-
-def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
-    total = 0.0
-    for product, names in terms:
-        for name in names:
-            product *= fields[name]
-        total += product
-    return total
-
-
-def blocks_of(grid: Grid | None) -> Json:
-    """Return the stored expression of the number of blocks of a grid."""
-    if grid is None:
-        raise ValueError("a cost without grid")
-    blocks: Json = 1
-    for axis in grid:
-        blocks = axis if blocks == 1 else blocks if axis == 1 else ["*", blocks, axis]
-    return blocks
+    # Held-out sizes were answered without a demand for determinism.
+    shares = (None, None) if deterministic else (found.expected_fraction, found.median_fraction)
+    return Hit(found.plan, found.row, NEAREST_PROBLEM, *shares, found.expected_ms)
 
 
 def _candidates(
@@ -419,10 +255,10 @@ def normal_arch(arch: str | int | None) -> str | None:
 def build_table(
     loaded: Sequence[RecordFile], skipped: Callable[[str], object] = str
 ) -> LookupTable:
-    """Merge records of one kernel, at least one, those of higher layers first, into a table.
+    """Merge records of one kernel, at least one, into a table; records of higher layers come first.
 
-    Records of another objective than the first are left out. ``skipped`` gets a message for each
-    that has other fields, parameters or layout than the newest, and is left out too.
+    Records of another objective than the first are left out. So are records of other fields, parameters
+    or layout than the newest; ``skipped`` gets a message for each.
     """
     objective = loaded[0].record.objective
     loaded = [known for known in loaded if known.record.objective == objective]
@@ -435,7 +271,7 @@ def build_table(
                 f"{newest.source}; if these are two kernels, rename one of them"
             )
     record = newest.record
-    # A record of another backend does not say on which of CUDA's architectures the default runs.
+    # Only a CUDA record knows the architectures on which the default runs.
     saying = [known for known in fitting if known.record.default.archs is not None]
     default = max(saying or [newest], key=lambda known: moment(known.record.provenance.created))
     table = LookupTable(
@@ -455,7 +291,7 @@ def build_table(
         by_device.setdefault(known.folder, []).append(known)
     names = [(known.record.device.name, known.folder) for known in fitting]
     uuids = [(known.record.device.uuid, known.folder) for known in fitting]
-    # In this order: the uuid of one hides the name of no other.
+    # In this order, so that a uuid never hides the name of another device.
     for name, folder in (*zip(by_device, by_device, strict=True), *names, *uuids):
         if name:
             table.names.setdefault(name, folder)
@@ -468,10 +304,10 @@ def build_table(
 
 
 def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -> Group:
-    """Make the rows of a device from its records, those of higher layers first.
+    """Return the rows of a device; records of higher layers come first.
 
-    The portfolio of the first record answers for other problems, unless that of a later one is far
-    wider. A winner that is in no row of it answers around its problem where it expects nothing.
+    The portfolio of the first record answers for other problems, unless a later portfolio is far wider. A
+    winner without a row in it gets a row of its own, unless the portfolio has an expectation for its problem.
     """
     exact: dict[ProblemKey, LookupRow] = {}
     near: dict[ProblemKey, LookupRow] = {}
@@ -503,20 +339,20 @@ def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -
 
 
 def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
-    """Return whether no other row says what to expect at a row's problem."""
+    """Return whether the nearest row has no expectation for a row's problem."""
     places = ((distance(row.place, other.place), other) for other in tabled)
     known = [(apart, other) for apart, other in places if apart is not None]
     if not known:
         return True
-    apart, nearest = min(known, key=itemgetter(0))
-    return nearest.expected_of(row.problem, apart)[0] is None
+    _, nearest = min(known, key=itemgetter(0))
+    return expected_of(nearest.table, row.problem)[0] is None
 
 
 def _of_arch(table: LookupTable, arch: str, groups: Sequence[Group]) -> Group:
     """Merge the rows of all devices of an architecture.
 
-    Of several rows of one problem that is taken whose first plan has the least worst-case loss over
-    these devices; the first device's where that is not known.
+    If several devices have a row of a problem, the row with the smallest worst-case loss over these
+    devices is taken; the first device's if no loss is known.
     """
     if len(groups) == 1:
         return Group(arch, arch, None, groups[0].exact, groups[0].near)

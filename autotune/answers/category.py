@@ -1,8 +1,8 @@
-"""Chooses and fits the configurations that answer random sizes, from times measured on many.
+"""Fits the times of one category of problems: a formula for each configuration, corrected by trees.
 
-The formula of `autotune.tuned.prediction` is fitted to each configuration, and trees correct it. They also
-learn from its errors in other categories: types of one width, say, are slow at the same sizes. What to expect
-of an answer is measured on sizes that are held out of the fit.
+`CategoryFit.chosen` picks the configurations that answer, `CategoryFit.held_out` measures what answers are
+worth on sizes that are left out of the fit, and `CategoryFit.prediction` is the fit to all sizes. Trees also
+learn from the formula's errors in other categories: types of one width, say, are slow at the same sizes.
 """
 
 from __future__ import annotations
@@ -14,31 +14,24 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autotune.answers.formula import MULTIPLE, Array, Curve, Formulas
+from autotune.answers.schema import Expected, Plan, Portfolio, Prediction, Tree
+from autotune.answers.table import blocks_of, features_of, fillings
+from autotune.answers.trees import best_splits, corrections, fitted_trees, outcomes
 from autotune.kernel.expression import value_of
-from autotune.tuned.correction import (
-    Array,
-    best_splits,
-    corrections,
-    fitted_trees,
-    outcomes,
-)
-from autotune.tuned.prediction import MULTIPLE, Curve, Predictor
-from autotune.tuned.record import Expected, Plan, Portfolio, Prediction, Tree
-from autotune.tuned.table import blocks_of, features_of, fillings
 
-#: Configurations that answer, of a category and of all.
-MOST_CONFIGURATIONS, MOST_IN_ALL = 32, 288
 #: Parts of the sizes, each held out of a fit once.
 FOLDS = 5
-#: A time counts the more the faster its formula expects the configuration to be there: the share of the
-#: best speed, to this power.
+#: Answers on held-out sizes that must be measured before a speed is expected.
+MIN_ANSWERS = 10
+#: The weight of a time in a fit is the share of the best speed that its formula predicts, to this power.
 PREFERENCE = 4.0
-#: Weight of an error in another category, of several tried on rows and hgemm (0.1 to 1).
+#: Weight of an error in another category; the best of several between 0.1 and 1 on rows and hgemm.
 ELSEWHERE = 0.3
-#: Spreads by which a configuration counts as slower; and the most by which, in logarithms.
-CAUTION, _SLOW = 0.5, 3.0
-#: Where a configuration was not measured it is taken to be slower than the best by this factor at least: what
-#: fits promised for a size was measured there.
+#: Spreads by which a configuration counts as slower, and the most by which, in logarithms.
+CAUTION, _MAX_SLOWNESS = 0.5, 3.0
+#: A configuration that was left out on a size counts as slower than the best there by at least this factor:
+#: promising configurations are measured.
 _UNMEASURED = 1.3
 #: Splits of an expectation, and the weight of no difference.
 _KINDS, _ALIKE = 3, 50.0
@@ -51,45 +44,47 @@ class CorrectedCurve(NamedTuple):
 
     curve: Curve
     trees: tuple[Tree, ...]
-    #: Standard deviation of the logarithms of errors that are left.
+    #: Standard deviation of the logarithms of the errors that are left.
     spread: float
 
 
 class _Errors(NamedTuple):
-    """The errors of the formula of one configuration, of each size that was timed."""
+    """The errors of the formula of one configuration, one for each size that was timed."""
 
     curve: Curve
     features: Array
-    #: Of times over fitted times.
+    #: Logarithms of times over fitted times.
     logs: Array
     weights: Array
 
 
 class HeldOut(NamedTuple):
-    """The shares of the best speed that sizes get that are held out of the fit.
+    """Shares of the best speed that answers reach on sizes that are held out of the fit.
 
-    NaN for a size where its answer was not measured.
+    NaN for a size whose answer was not measured.
     """
 
     shares: Array
 
     @property
     def measured(self) -> int:
-        """Sizes whose answer was measured."""
+        """Number of sizes whose answer was measured."""
         return int(np.isfinite(self.shares).sum())
 
     def __str__(self) -> str:
         shares = self.shares[np.isfinite(self.shares)]
+        if not len(shares):
+            return "no answer was measured"
         mean = math.exp(np.log(shares).mean())
         tenth, least = np.quantile(shares, 0.1), shares.min()
         return f"{mean:.4f} of the best, tenth {tenth:.3f}, worst {least:.3f}"
 
 
-class SizeFit:
-    """Times of configurations on many sizes that share their categorical fields, and fits to them.
+class CategoryFit:
+    """Times of configurations on problems that share their categorical fields, and fits to them.
 
-    Plans are of the matrix's configurations; None for one that runs nowhere. ``layout`` has the fields of
-    the tuned layout.
+    Plans are of the matrix's configurations; None for a configuration without any time. ``layout`` has the
+    fields of the tuned layout. ``winners_ms`` has the times of winners that are not in the matrix, or infinity.
     """
 
     def __init__(
@@ -97,14 +92,16 @@ class SizeFit:
         matrix: Portfolio,
         plans: Sequence[Plan | None],
         sm_count: int,
-        layout: Mapping[str, int],
+        layout: Mapping[str, int] = {},
+        winners_ms: Sequence[float] = (),
     ) -> None:
         self.matrix, self.plans, self.sm_count = matrix, plans, sm_count
-        columns = range(len(matrix.problems))
-        self.predictor = Predictor(matrix, columns, plans, sm_count)
-        self.times = self.predictor.times
-        #: Of each size; infinite where none was timed.
+        self.formulas = Formulas(matrix, plans, sm_count)
+        self.times = self.formulas.times
+        #: Shortest known time of each size; infinite without any.
         self.best_ms = np.where(np.isfinite(self.times), self.times, np.inf).min(axis=0)
+        if winners_ms:
+            self.best_ms = np.minimum(self.best_ms, winners_ms)
         self.allowed = np.array(
             [
                 [
@@ -118,14 +115,17 @@ class SizeFit:
         self.of_problem = np.array([features_of(key) for key in keys])
         self.features = [self._features(plan) for plan in plans]
         #: Fits of other categories to the same configurations.
-        self.others: Sequence[SizeFit] = ()
+        self.others: Sequence[CategoryFit] = ()
         self._errors_anywhere = cache(partial(self._errors, known=np.arange(len(keys))))
 
     def _features(self, plan: Plan | None) -> Array:
         if plan is None or plan.grid is None:
             return self.of_problem
         form = blocks_of(plan.grid)
-        own = [fillings(value_of(form, p), self.sm_count) for p in self.matrix.problems]
+        try:
+            own = [fillings(value_of(form, p), self.sm_count) for p in self.matrix.problems]
+        except ValueError:  # then it has no formula either
+            return self.of_problem
         return np.hstack([self.of_problem, np.array(own)])
 
     def fitted(self, chosen: Sequence[int], known: Array) -> list[CorrectedCurve | None]:
@@ -149,11 +149,11 @@ class SizeFit:
         return found
 
     def _errors(self, number: int, known: Array) -> _Errors | None:
-        curve = self.predictor.curve(number, known.tolist())
+        curve = self.formulas.curve(number, known.tolist())
         if curve is None:
             return None
         rows = known[np.isfinite(self.times[number, known])]
-        formula_ms = self.predictor.times_of(number, curve)[rows]
+        formula_ms = self.formulas.times_of(number, curve)[rows]
         logs, features = np.log(self.times[number, rows] / formula_ms), self.features[number][rows]
         return _Errors(curve, features, logs, self._weights(rows, formula_ms))
 
@@ -167,29 +167,33 @@ class SizeFit:
         for row, (number, fit) in enumerate(zip(chosen, fits, strict=True)):
             if fit is not None:
                 factors = corrections(fit.trees, self.features[number])
-                ms = self.predictor.times_of(number, fit.curve) * factors
+                ms = self.formulas.times_of(number, fit.curve) * factors
                 times[row] = np.where(self.allowed[number], ms, np.inf)
         return times
 
     def completed(self) -> tuple[Array, Array]:
-        """Return the measured times, or else predicted ones, with `_UNMEASURED`; and the fits' spreads."""
+        """Return the measured times, predicted ones where they are missing, and the spreads of the fits.
+
+        Sizes are in the order in which they were measured: before its first time a configuration was not known.
+        """
         chosen, known = range(len(self.plans)), np.arange(len(self.matrix.problems))
         fits = self.fitted(chosen, known)
         predicted = self.predicted(chosen, fits)
-        least = np.where(np.isfinite(self.best_ms), _UNMEASURED * self.best_ms, 0.0)
         is_measured = np.isfinite(self.times)
+        was_known = np.logical_or.accumulate(is_measured, axis=1)
+        least = np.where(was_known, _UNMEASURED * self.best_ms, 0.0)
         measured: Array = np.where(is_measured, self.times, np.maximum(predicted, least))
         return measured, np.array([fit.spread if fit else np.inf for fit in fits])
 
-    def chosen(
-        self, completed: Array, spreads: Array, count: int = MOST_CONFIGURATIONS
-    ) -> list[int]:
+    def chosen(self, count: int) -> list[int]:
         """Choose configurations greedily, by the mean logarithm of the best time among them.
 
-        One whose times are hard to foretell counts as slower: it would be chosen where it is slow.
+        A configuration whose times are hard to predict counts as slower: a fit would choose it where it is
+        slow.
         """
+        completed, spreads = self.completed()
         logs = np.log(completed) + CAUTION * spreads[:, None]
-        logs = np.minimum(logs, logs.min(axis=0) + _SLOW)
+        logs = np.minimum(logs, logs.min(axis=0) + _MAX_SLOWNESS)
         found, best = list[int](), np.full(logs.shape[1], np.inf)
         for _ in range(min(count, len(logs))):
             means = np.minimum(logs, best).mean(axis=1)
@@ -199,30 +203,34 @@ class SizeFit:
         return sorted(found)
 
     def held_out(self, chosen: Sequence[int]) -> HeldOut:
-        """Return what sizes get from fits to the others, as shares of the best of all configurations."""
+        """Return the shares of the best speed that sizes get from fits to the other sizes."""
         count = len(self.matrix.problems)
-        order, shares = np.random.default_rng(0).permutation(count), np.zeros(count)
-        for part in range(FOLDS):
+        order, shares = np.random.default_rng(0).permutation(count), np.full(count, np.nan)
+        for part in range(min(FOLDS, count)):
             held, known = order[part::FOLDS], np.delete(order, np.s_[part::FOLDS])
             predicted = self.predicted(chosen, self.fitted(chosen, np.sort(known)))
             answers = np.array(chosen)[predicted[:, held].argmin(axis=0)]
             shares[held] = self.best_ms[held] / self.times[answers, held]
         return HeldOut(shares)
 
-    def prediction(self, chosen: Sequence[int], held_out: HeldOut) -> Prediction:
-        """Return fits of chosen configurations to all sizes, as records hold them."""
+    def prediction(self, chosen: Sequence[int], held_out: HeldOut) -> Prediction | None:
+        """Return the fits of chosen configurations to all sizes, as records hold them; None without any."""
         fits = self.fitted(chosen, np.arange(len(self.matrix.problems)))
         pairs = [
-            (self.predictor.cost(plan, fit.curve), fit.trees)
+            (self.formulas.cost(plan, fit.curve), fit.trees)
             for number, fit in zip(chosen, fits, strict=True)
             if (plan := self.plans[number]) is not None and fit is not None
         ]
+        if not pairs:
+            return None
         return Prediction(
             multiple=MULTIPLE,
             costs=tuple(cost for cost, _ in pairs),
-            corrections=tuple(trees for _, trees in pairs),
+            corrections=tuple(trees for _, trees in pairs)
+            if any(trees for _, trees in pairs)
+            else (),
             sizes=len(self.matrix.problems),
-            expected=self._expected(held_out),
+            expected=self._expected(held_out) if held_out.measured >= MIN_ANSWERS else None,
         )
 
     def _expected(self, held_out: HeldOut) -> Expected:
@@ -241,7 +249,7 @@ class SizeFit:
 
 
 def _bounds(shares: Array) -> tuple[float, float]:
-    """Return the lower tenth of shares, for one more of them, and their median."""
+    """Return a lower bound that one more share exceeds in nine of ten cases, and the median."""
     place = math.floor(_LOWER * (len(shares) + 1))
     low = math.floor(1e3 * np.sort(shares)[max(place - 1, 0)]) / 1e3
     return low, math.floor(1e3 * float(np.median(shares))) / 1e3

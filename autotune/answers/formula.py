@@ -1,4 +1,4 @@
-"""Fits the time of each configuration to its row of the portfolio matrix.
+"""Fits a formula for the time of each configuration to its measured times.
 
 A fitted time is the sum of three parts:
 
@@ -7,37 +7,36 @@ A fitted time is the sum of three parts:
   fields
 - in each wave, of which a device has ``ceil(blocks / resident blocks)``: single fields
 
-So 144 blocks take twice as long as 120 on 132 multiprocessors. Coefficients are not negative and
-relative errors count: non-negative least squares (Lawson and Hanson, *Solving Least Squares
-Problems*, 1974). The number of resident blocks is fitted by trying. Then each field gets a factor:
-how much longer misaligned problems took than this predicts.
+So 144 blocks take twice as long as 120 on 132 multiprocessors. Non-negative least squares of relative errors
+fit the coefficients (Lawson and Hanson, *Solving Least Squares Problems*, 1974). The number of resident blocks
+is the best of a few. Then each field gets a factor: how much longer misaligned problems took than the formula
+predicts.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from autotune.answers.schema import Cost, Plan, Portfolio, Term
+from autotune.answers.table import blocks_of, fillings
 from autotune.kernel.expression import value_of
-from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
-from autotune.tuned.table import blocks_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Blocks that may be resident on a multiprocessor.
 RESIDENT = (1, 2, 4, 8)
-#: Share of the shortest time of the matrix that everything takes at least: a launch costs
-#: something, whatever the row of a configuration that was measured on large problems only says.
+#: Least time of any call, as a share of the shortest time of the matrix: a launch costs something, also for
+#: a configuration that was measured on large problems only.
 LEAST_SHARE = 0.5
-#: Weight of wanting small coefficients: where a few problems leave a choice, neither all nor nothing.
+#: Weight of small coefficients, which decides where a few problems leave several fits.
 RIDGE = 0.1
-#: What counts as aligned: four elements, 16 bytes of float32, are the widest load.
+#: A size is aligned if it is a multiple of four elements, the widest load of float32.
 MULTIPLE = 4
-#: Problems worth of evidence that alignment does not matter.
+#: Weight of no effect of alignment, as a number of problems.
 INDIFFERENCE = 4
 
 
@@ -45,30 +44,22 @@ class Curve(NamedTuple):
     """The formula of one configuration, fitted."""
 
     resident: int
-    #: One for each column of the design of so many resident blocks.
+    #: One for each column of the design with this number of resident blocks.
     coefficients: Array
     #: Logarithms of the factors of fields that are misaligned.
     misaligned: Array
 
 
-class Predictor:
-    """A fit of times to the problems of a portfolio that share their categorical fields.
+class Formulas:
+    """Fits of the times of a matrix whose problems share their categorical fields.
 
-    Problems are positions among ``columns``. The plans are of the portfolio's configurations, as
-    they launch for these problems; None where one runs none of them.
+    The plans are those of the matrix's configurations for these problems; None for a configuration without
+    any time. Problems are numbers of columns.
     """
 
-    def __init__(
-        self,
-        portfolio: Portfolio,
-        columns: Sequence[int],
-        plans: Sequence[Plan | None],
-        sm_count: int,
-    ) -> None:
-        self.problems = [dict(portfolio.problems[column]) for column in columns]
-        self.times = np.array(
-            [[row[column] or np.nan for column in columns] for row in portfolio.median_ms]
-        )
+    def __init__(self, matrix: Portfolio, plans: Sequence[Plan | None], sm_count: int) -> None:
+        self.problems = [dict(problem) for problem in matrix.problems]
+        self.times = np.array([[ms or np.nan for ms in row] for row in matrix.median_ms])
         self.least_ms = LEAST_SHARE * float(np.nanmin(self.times))
         self.sm_count = sm_count
         self.names = [name for name, value in self.problems[0].items() if isinstance(value, int)]
@@ -78,29 +69,14 @@ class Predictor:
         self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
         self.plans = plans
         self.designs = [self._designs(plan) for plan in plans]
-        self._curves_of: dict[tuple[int, ...], list[Curve | None]] = {}
-
-    def prediction(self) -> Prediction | None:
-        """Fit to all problems; None where nothing can be fitted."""
-        pairs = zip(self.plans, self.curves(range(len(self.problems))), strict=True)
-        costs = tuple(self.cost(plan, curve) for plan, curve in pairs if plan and curve)
-        return Prediction(multiple=MULTIPLE, costs=costs) if costs else None
-
-    def predicted_ms(self, problem: int, known: Sequence[int]) -> list[float]:
-        """Return the times that the known problems predict for another, by configuration; infinite if none."""
-        curves = self.curves(known)
-        return [
-            float(self.times_of(c, curve)[problem]) if curve else math.inf
-            for c, curve in enumerate(curves)
-        ]
 
     def _designs(self, plan: Plan | None) -> dict[int, Array]:
-        """Return what the time may depend on, a row per problem, by the number of resident blocks."""
+        """Return the terms of the formula, a row per problem, by the number of resident blocks."""
         if plan is None or plan.grid is None:
             return {}
         try:
             form = blocks_of(plan.grid)
-            blocks = [value_of(form, problem) for problem in self.problems]
+            blocks = [fillings(value_of(form, p), self.sm_count)[0] for p in self.problems]
         except ValueError:
             return {}
         single, double = self._products(self.single), self._products(self.double)
@@ -114,7 +90,7 @@ class Predictor:
         return designs
 
     def _slots(self, resident: int) -> list[int]:
-        """Return the blocks that run at a time, in a round and in a wave; they are equal if one is resident."""
+        """Return the blocks that run at a time, in a round and in a wave; equal if one is resident."""
         return sorted({self.sm_count, self.sm_count * resident})
 
     def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
@@ -124,15 +100,8 @@ class Predictor:
         ]
         return np.array(rows)
 
-    def curves(self, known: Sequence[int]) -> list[Curve | None]:
-        """Fit every configuration to its times on the known problems; None where that fails."""
-        key = tuple(known)
-        if key not in self._curves_of:
-            self._curves_of[key] = [self.curve(c, key) for c in range(len(self.times))]
-        return self._curves_of[key]
-
     def curve(self, configuration: int, known: Sequence[int]) -> Curve | None:
-        """Fit a configuration to its times on the known problems; None where that fails."""
+        """Fit a configuration's formula to its times on the known problems; None if that fails."""
         rows = [p for p in known if np.isfinite(self.times[configuration, p])]
         if not rows:
             return None
@@ -168,14 +137,14 @@ class Predictor:
         return best
 
     def times_of(self, configuration: int, curve: Curve) -> Array:
-        """Return the times that a curve predicts, for every problem."""
+        """Return the times in ms that a curve predicts, for every problem."""
         design = self.designs[configuration][curve.resident]
         aligned: Array = self.least_ms + design @ curve.coefficients
         late: Array = np.exp(self.misaligned @ curve.misaligned)
         return aligned * late
 
     def cost(self, plan: Plan, curve: Curve) -> Cost:
-        """Return a fitted time as records hold it."""
+        """Return a fitted formula as records hold it."""
         first, count = len(self.double), len(self.single)
         parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
         parts[0][self.double.index(())] += self.least_ms

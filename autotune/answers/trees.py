@@ -1,8 +1,8 @@
-"""Fits small trees that correct a fitted time by how a problem lies: its sizes, and how full rounds are.
+"""Fits small trees that correct a fitted time by the sizes of a problem and by how full its rounds are.
 
 All splits of a level are the same (Langley and Sage, *Oblivious decision trees*, 1994), so that a tree
-is a few comparisons and a table. Each tree is fitted to the error that those before it leave (Friedman,
-*Greedy function approximation*, 2001). `autotune.tuned.table` has the features.
+is a few comparisons and a table. Each tree is fitted to the error that earlier trees leave (Friedman,
+*Greedy function approximation*, 2001). `autotune.answers.table` has the features.
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from autotune.tuned.record import Tree
+from autotune.answers.schema import Tree
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Splits: TypeAlias = tuple[tuple[int, int], ...]
 
 #: Trees of a configuration, their levels, and the share of an error that a tree corrects.
 TREES, LEVELS, RATE = 8, 4, 0.4
-#: Times worth of evidence that there is nothing to correct.
+#: Weight of no correction, as a number of times.
 INDIFFERENCE = 4.0
+#: Times that trees need. From fewer they gain nothing, and records and headers get longer.
+MIN_TIMES = 12
 #: Thresholds of a feature that are tried.
 THRESHOLDS = 40
 #: Smallest and largest factor of a tree.
@@ -28,12 +30,12 @@ _FACTORS = (0.25, 4.0)
 
 
 def fitted_trees(features: Array, errors: Array, weights: Array) -> tuple[Tree, ...]:
-    """Return trees whose factors correct errors, the logarithms of times over fitted times.
+    """Return trees whose factors correct errors, the logarithms of times over fitted times; none from few.
 
     ``features`` has a row of integers for each time.
     """
     found, rest = list[Tree](), errors.copy()
-    for _ in range(TREES):
+    for _ in range(TREES if len(errors) >= MIN_TIMES else 0):
         splits = best_splits(features, rest, weights, LEVELS, INDIFFERENCE)
         if not splits:
             break
@@ -55,7 +57,7 @@ def corrections(trees: Sequence[Tree], features: Array) -> Array:
 
 
 def outcomes(splits: Splits, features: Array) -> Array:
-    """Return the numbers of the outcomes; see `autotune.tuned.table.outcome`."""
+    """Return the numbers of the outcomes; see `autotune.answers.table.outcome`."""
     numbers: Array = np.zeros(len(features), np.int64)
     for level, (feature, threshold) in enumerate(splits):
         numbers = numbers + ((features[:, feature] > threshold).astype(np.int64) << level)
@@ -65,7 +67,7 @@ def outcomes(splits: Splits, features: Array) -> Array:
 def best_splits(
     features: Array, values: Array, weights: Array, levels: int, least: float
 ) -> Splits:
-    """Return splits whose outcomes tell values apart, chosen level by level.
+    """Return splits whose outcomes separate the values, chosen level by level.
 
     ``least`` is the weight of a mean of 0 in every outcome.
     """

@@ -1,0 +1,254 @@
+"""Turns a matrix of times, configurations by problems, into the answer tables of a record."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from autotune.answers.category import CategoryFit, HeldOut
+from autotune.answers.schema import (
+    AnswerTable,
+    Plan,
+    Portfolio,
+    Prediction,
+    Sizes,
+    TableRow,
+    Value,
+)
+from autotune.values import Configuration, Problem, by_category, category_of
+
+#: Measured sizes of a category that a fit needs; with fewer the nearest row answers.
+MIN_SIZES = 3
+#: Configurations that answer, of a category and of all.
+MAX_CONFIGURATIONS, MAX_IN_ALL = 32, 288
+#: The most speed, as a share, that is given up for a deterministic configuration.
+DETERMINISM = 0.02
+#: A matrix is not fitted if missing winners take less than this share of its best times, on most problems.
+_MUCH_SLOWER = 0.85
+
+#: Categorical values of a problem.
+Category: TypeAlias = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launches:
+    """How the configurations of a kernel launch on a device."""
+
+    #: Returns the plan of a configuration, as it is for the category of a problem.
+    plan: Callable[[Mapping[str, Value], Sizes], Plan]
+    sm_count: int
+    #: Layout fields of the tuned arrays.
+    layout: Mapping[str, int]
+    #: Other layouts that rows have further plans for.
+    other_layouts: Sequence[Mapping[str, int]] = ()
+
+    def plans(self, matrix: Portfolio) -> list[Plan | None]:
+        """Return the plans of a matrix's configurations; None for one without any time."""
+        plans = list[Plan | None]()
+        for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
+            timed = (p for p, ms in zip(matrix.problems, times, strict=True) if ms)
+            first = next(timed, None)
+            plans.append(None if first is None else self.plan(configuration, first))
+        return plans
+
+
+class Winner(NamedTuple):
+    """The winner of a problem's final race, timed with the caches of the matrix."""
+
+    configuration: Mapping[str, Value]
+    time_ms: float
+
+
+class Fitted(NamedTuple):
+    """A portfolio with its answer tables, and the worth of their fits on held-out sizes."""
+
+    portfolio: Portfolio
+    held_out: HeldOut
+
+
+def fitted_tables(
+    portfolio: Portfolio,
+    launches: Launches,
+    sizes: Portfolio | None = None,
+    winners: Mapping[Problem, Winner] = {},
+) -> Fitted:
+    """Return a portfolio with the answers for problems that were not measured: a table for each category.
+
+    A category with `MIN_SIZES` sizes or more gets a formula and trees for each of its best configurations.
+    With fewer sizes the plan of the nearest row answers.
+
+    Parameters
+    ----------
+    portfolio : Portfolio
+        Times on the tuned problems, which become the rows of the tables. Its own tables are replaced, except
+        for a prediction that was fitted to more sizes than are given here.
+    launches : Launches
+        How the configurations launch.
+    sizes : Portfolio, optional
+        The matrix to fit: all problems that were timed in one way, tuned or random. Default: ``portfolio``.
+    winners : mapping, optional
+        Winners of tuned problems. One that is missing in the portfolio answers its row if it is faster.
+    """
+    fits = _fits(portfolio if sizes is None else sizes, launches, winners)
+    most = min(MAX_CONFIGURATIONS, MAX_IN_ALL // max(1, len(fits)))
+    predictions, shares = _kept(portfolio, launches), [np.zeros(0)]
+    for category, fit in fits.items():
+        kept = predictions.get(category)
+        if kept is None or kept.sizes <= len(fit.matrix.problems):
+            chosen = fit.chosen(most)
+            held_out = fit.held_out(chosen)
+            if prediction := fit.prediction(chosen, held_out):
+                predictions[category] = prediction
+                shares.append(held_out.shares)
+    if sizes is not None:
+        portfolio = _with_categories(portfolio, sizes)
+    missing, tables = _missing(portfolio, winners), list[AnswerTable]()
+    for category, columns in _timed_by_category(portfolio).items():
+        part = _columns(portfolio, columns)
+        part = _counted(part, launches.plans(part))
+        rows = tuple(_row(part, column, launches, missing) for column in range(len(columns)))
+        tables.append(AnswerTable(rows=rows, prediction=predictions.get(category)))
+    portfolio = msgspec.structs.replace(portfolio, tables=tuple(tables))
+    return Fitted(portfolio, HeldOut(np.concatenate(shares)))
+
+
+def _timed_by_category(matrix: Portfolio) -> dict[Category, list[int]]:
+    """Return the columns of each category that some configuration was timed on."""
+    groups = by_category(matrix.problems).items()
+    timed = {
+        key: [c for c in group if any(row[c] for row in matrix.median_ms)] for key, group in groups
+    }
+    return {category: columns for category, columns in timed.items() if columns}
+
+
+def _fits(
+    matrix: Portfolio, launches: Launches, winners: Mapping[Problem, Winner]
+) -> dict[Category, CategoryFit]:
+    """Return the fits of the categories with enough sizes."""
+    fits, missing = dict[Category, CategoryFit](), _missing(matrix, winners)
+    for category, columns in _timed_by_category(matrix).items():
+        part = _columns(matrix, columns)
+        winners_ms = [
+            missing[problem].time_ms if problem in missing else math.inf
+            for problem in map(Problem, part.problems)
+        ]
+        if len(columns) >= MIN_SIZES and not _lacks_winners(part, winners_ms):
+            plans = launches.plans(part)
+            times = _counted(part, plans)
+            fits[category] = CategoryFit(
+                times, plans, launches.sm_count, launches.layout, winners_ms
+            )
+    for fit in fits.values():
+        fit.others = [other for other in fits.values() if other is not fit]
+    return fits
+
+
+def _missing(matrix: Portfolio, winners: Mapping[Problem, Winner]) -> dict[Problem, Winner]:
+    """Return the winners whose configuration is not in a matrix."""
+    known = set(map(Configuration, matrix.configurations))
+    return {
+        problem: winner
+        for problem, winner in winners.items()
+        if Configuration(winner.configuration) not in known
+    }
+
+
+def _lacks_winners(matrix: Portfolio, winners_ms: Sequence[float]) -> bool:
+    """Return whether missing winners are much faster than the matrix on most of its problems."""
+    best_ms = (min(filter(None, times)) for times in zip(*matrix.median_ms, strict=True))
+    is_slower = [_MUCH_SLOWER * ms > won for ms, won in zip(best_ms, winners_ms, strict=True)]
+    return bool(2 * sum(is_slower) > len(is_slower))
+
+
+def _counted(matrix: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
+    """Return a matrix in which plans that are not deterministic count as slower, as in finals."""
+    if not any(plan is not None and plan.deterministic for plan in plans):
+        return matrix
+    factors = [1 + DETERMINISM * (plan is not None and not plan.deterministic) for plan in plans]
+    times = (
+        tuple(ms and ms * factor for ms in row)
+        for row, factor in zip(matrix.median_ms, factors, strict=True)
+    )
+    return msgspec.structs.replace(matrix, median_ms=tuple(times))
+
+
+def _kept(portfolio: Portfolio, launches: Launches) -> dict[Category, Prediction]:
+    """Return the predictions of a portfolio's tables, with plans made anew."""
+    found = dict[Category, Prediction]()
+    for table in portfolio.tables:
+        if table.prediction:
+            problem = table.rows[0].problem
+            costs = tuple(
+                msgspec.structs.replace(cost, plan=launches.plan(cost.plan.configuration, problem))
+                for cost in table.prediction.costs
+            )
+            found[category_of(problem)] = msgspec.structs.replace(table.prediction, costs=costs)
+    return found
+
+
+def _with_categories(portfolio: Portfolio, sizes: Portfolio) -> Portfolio:
+    """Return a portfolio with the first size of each category of ``sizes`` that it has no time of."""
+    known = _timed_by_category(portfolio)
+    further = _columns(
+        sizes,
+        [cs[0] for category, cs in _timed_by_category(sizes).items() if category not in known],
+    )
+    if not further.problems:
+        return portfolio
+    times, others = (
+        dict(zip(map(Configuration, each.configurations), each.median_ms, strict=True))
+        for each in (portfolio, further)
+    )
+    unknown, unknown_there = ((None,) * len(each.problems) for each in (portfolio, further))
+    joined = {
+        each: times.get(each, unknown) + others.get(each, unknown_there)
+        for each in (*times, *others)
+    }
+    return msgspec.structs.replace(
+        portfolio,
+        configurations=tuple(map(dict, joined)),
+        problems=portfolio.problems + further.problems,
+        median_ms=tuple(joined.values()),
+    )
+
+
+def _row(
+    matrix: Portfolio, column: int, launches: Launches, missing: Mapping[Problem, Winner]
+) -> TableRow:
+    """Return the row of a problem: its fastest plan, then plans for other layouts and for determinism.
+
+    Each of these is the fastest that meets a demand which no plan before it meets.
+    """
+    problem = matrix.problems[column]
+    times = ((row[column], number) for number, row in enumerate(matrix.median_ms))
+    ranked = sorted((ms, number) for ms, number in times if ms)
+    fastest = [matrix.configurations[number] for _, number in ranked]
+    winner = missing.get(Problem(problem))
+    if winner and winner.time_ms < ranked[0][0]:
+        fastest.insert(0, winner.configuration)
+    plans = [launches.plan(fastest[0], problem)]
+    demands = [(layout, False) for layout in launches.other_layouts]
+    demands += [(layout, True) for layout in (launches.layout, *launches.other_layouts)]
+    for layout, deterministic in demands:
+        fields = {**problem, **layout}
+        others = (launches.plan(configuration, problem) for configuration in fastest)
+        for plan in itertools.chain(plans, others):
+            if plan.allows(fields) and (plan.deterministic or not deterministic):
+                plans += [plan] if plan not in plans else []
+                break
+    return TableRow(problem=problem, plans=tuple(plans))
+
+
+def _columns(matrix: Portfolio, columns: Sequence[int]) -> Portfolio:
+    """Return some problems of a matrix with their times."""
+    return msgspec.structs.replace(
+        matrix,
+        problems=tuple(matrix.problems[column] for column in columns),
+        median_ms=tuple(tuple(row[column] for column in columns) for row in matrix.median_ms),
+    )
