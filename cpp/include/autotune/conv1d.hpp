@@ -251,13 +251,18 @@ inline constexpr plan plans[] = {
     {128,8,MASK_value::shared,INPUT_value::staged,0,0,1,{128, 1, 1},0,false,true,0,0,1023ULL,true},
     {32,16,MASK_value::shared,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,2,0,1023ULL,true},
     {32,16,MASK_value::global,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,8,MASK_value::shared,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
+    {128,8,MASK_value::shared,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,0,0,1023ULL,true},
+    {64,8,MASK_value::shared,INPUT_value::shared,1,1,8,{64, 1, 1},0,false,true,2,-1,1023ULL,true},
+    {512,8,MASK_value::shared,INPUT_value::shared,1,1,8,{512, 1, 1},0,false,true,3,-1,1023ULL,true},
+    {256,4,MASK_value::registers,INPUT_value::vectors,0,0,1,{256, 1, 1},0,false,true,0,0,1023ULL,true},
+    {128,4,MASK_value::registers,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
+    {64,4,MASK_value::global,INPUT_value::vectors,0,0,1,{64, 1, 1},0,false,true,4,0,1023ULL,true},
     {128,8,MASK_value::registers,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,0,0,1023ULL,true},
     {32,16,MASK_value::registers,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,2,0,1023ULL,true},
     {64,8,MASK_value::registers,INPUT_value::vectors,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
     {64,16,MASK_value::global,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,0,0,1023ULL,true},
-    {128,4,MASK_value::registers,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
     {128,16,MASK_value::global,INPUT_value::shared,1,1,4,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
-    {64,8,MASK_value::shared,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
     {32,32,MASK_value::global,INPUT_value::staged,0,0,1,{32, 1, 1},0,false,true,0,0,1023ULL,true},
     {128,4,MASK_value::shared,INPUT_value::vectors,0,0,1,{128, 1, 1},0,false,true,2,0,1023ULL,true},
     {64,8,MASK_value::global,INPUT_value::staged,0,0,1,{64, 1, 1},0,false,true,2,0,1023ULL,true},
@@ -322,36 +327,17 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 24, 0, 1, -1},
-    {24, 24, 1, 1, -1}
+    {0, 0, -1},
+    {0, 15, -1},
+    {15, 39, -1},
+    {39, 39, -1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {64, 0.4717},
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -390,14 +376,14 @@ inline constexpr near_row near_rows[] = {
     {{416, 79, mask_in_value::constant}, 5, false, 0},
     // NVIDIA_H200
     {{416, 79, mask_in_value::array}, 11, false, 2},
-    {{416, 50, mask_in_value::array}, 11, false, 2},
-    {{416, 25, mask_in_value::array}, 11, false, 2},
+    {{416, 50, mask_in_value::array}, 10, false, 2},
+    {{416, 25, mask_in_value::array}, 1, false, 2},
     {{352, 111, mask_in_value::array}, 9, false, 2},
-    {{372, 50, mask_in_value::array}, 11, false, 2},
+    {{372, 50, mask_in_value::array}, 13, false, 2},
     {{416, 79, mask_in_value::constant}, 12, false, 3},
     {{416, 50, mask_in_value::constant}, 3, false, 3},
     // sm_90
-    {{416, 25, mask_in_value::array}, 6, false, 1},
+    {{416, 25, mask_in_value::array}, 1, false, 2},
     {{416, 50, mask_in_value::array}, 2, false, 1},
     {{352, 111, mask_in_value::array}, 7, false, 1},
     {{372, 50, mask_in_value::array}, 8, false, 1},
@@ -455,6 +441,8 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 0: return ceil_div(n, number{1024});
     case 1: return ceil_div(n, number{2048});
     case 2: return ceil_div(n, number{512});
+    case 3: return ceil_div(n, number{4096});
+    case 4: return ceil_div(n, number{256});
     default: return {0, false};
   }
 }
@@ -468,6 +456,8 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 0: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
     case 1: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
     case 2: return extent_of(ceil_div(n, number{512}), number{1}, number{1});
+    case 3: return extent_of(ceil_div(n, number{4096}), number{1}, number{1});
+    case 4: return extent_of(ceil_div(n, number{256}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -498,7 +488,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 11, 12, 10, 3, 9, 13, 14, 1, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29};
+inline constexpr int cost_plans[] = {0, 2, 4, 3, 5, 7, 1, 6, 8, 14, 15, 16, 17, 18, 19, 0, 11, 12, 10, 3, 9, 20, 21, 1, 22, 23, 18, 24, 13, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -509,98 +499,158 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
+      return estimate{0.01586 + 5.135e-10 * n + 9.145e-05 * taps + 3.351e-11 * n * taps}
+          + in_waves(blocks_, 132, 6.964e-05 + 1.205e-12 * n + 4.351e-06 * taps)
+          + in_waves(blocks_, 264, 0.0001391 + 2.405e-12 * n + 8.709e-06 * taps);
+    case 1:
+      return estimate{0.01446 + 4.233e-10 * n + 4.785e-13 * n * taps}
+          + in_waves(blocks_, 132, 0.0001142 + 2.33e-12 * n + 1.444e-07 * taps)
+          + in_waves(blocks_, 264, 0.0002253 + 4.637e-12 * n + 3.638e-08 * taps);
+    case 2:
+      return estimate{0.01446 + 4.557e-10 * n}
+          + in_waves(blocks_, 132, 3.08e-05 + 5.677e-13 * n)
+          + in_waves(blocks_, 528, 0.0001229 + 2.264e-12 * n);
+    case 3:
+      return estimate{0.01446 + 4.239e-10 * n + 6.339e-13 * n * taps}
+          + in_waves(blocks_, 132, 2.865e-05 + 5.835e-13 * n + 4.255e-08 * taps)
+          + in_waves(blocks_, 528, 0.0001144 + 2.327e-12 * n + 1.862e-07 * taps);
+    case 4:
+      return estimate{0.01468 + 4.79e-10 * n}
+          + in_waves(blocks_, 132, 0.0001292 + 2.143e-12 * n)
+          + in_waves(blocks_, 264, 0.0002565 + 4.268e-12 * n);
+    case 5:
+      return estimate{0.01629 + 4.521e-10 * n + 4.68e-05 * taps + 1.185e-11 * n * taps}
+          + in_waves(blocks_, 132, 6.143e-05 + 1.05e-12 * n + 1.553e-06 * taps)
+          + in_waves(blocks_, 264, 0.0001227 + 2.096e-12 * n + 3.107e-06 * taps);
+    case 6:
+      return estimate{0.01446 + 4.3e-10 * n + 4.384e-13 * n * taps}
+          + in_waves(blocks_, 132, 5.808e-05 + 1.144e-12 * n + 6.114e-08 * taps)
+          + in_waves(blocks_, 264, 0.000116 + 2.284e-12 * n + 1.318e-07 * taps);
+    case 7:
+      return estimate{0.01446 + 2.412e-10 * n + 0.000397 * taps + 1.136e-11 * n * taps}
+          + in_waves(blocks_, 132, 6.732e-05 + 3.094e-12 * n + 3.724e-06 * taps)
+          + in_waves(blocks_, 264, 0.000123 + 6.14e-12 * n + 6.875e-06 * taps);
+    case 8:
+      return estimate{0.01446 + 4.183e-10 * n + 6.311e-13 * n * taps}
+          + in_waves(blocks_, 132, 0.0001129 + 2.358e-12 * n + 1.867e-07 * taps)
+          + in_waves(blocks_, 264, 0.0002224 + 4.691e-12 * n + 1.011e-07 * taps);
+    case 9:
+      return estimate{0.01446 + 4.636e-10 * n}
+          + in_waves(blocks_, 132, 6.261e-05 + 1.106e-12 * n)
+          + in_waves(blocks_, 264, 0.000125 + 2.207e-12 * n);
+    case 10:
+      return estimate{0.01549 + 4.756e-10 * n + 1.686e-11 * n * taps}
+          + in_waves(blocks_, 132, 3.212e-05 + 4.652e-13 * n + 1.103e-06 * taps)
+          + in_waves(blocks_, 1056, 0.0002555 + 3.696e-12 * n + 8.6e-06 * taps);
+    case 11:
+      return estimate{0.01446 + 5.335e-10 * n + 1.702e-11 * n * taps}
+          + in_waves(blocks_, 132, 0.0002869 + 3.855e-12 * n + 8.533e-06 * taps)
+          + in_waves(blocks_, 1056, 0.002462 + 3.059e-11 * n + 7.332e-05 * taps);
+    case 12:
+      return estimate{0.01446 + 4.259e-10 * n + 2.162e-13 * n * taps}
+          + in_waves(blocks_, 132, 5.752e-05 + 1.16e-12 * n + 3.13e-08 * taps)
+          + in_waves(blocks_, 264, 0.0001149 + 2.316e-12 * n + 7.312e-08 * taps);
+    case 13:
+      return estimate{0.01446 + 4.251e-10 * n + 2.713e-13 * n * taps}
+          + in_waves(blocks_, 132, 2.873e-05 + 5.831e-13 * n + 1.805e-08 * taps)
+          + in_waves(blocks_, 528, 0.0001147 + 2.326e-12 * n + 8.829e-08 * taps);
+    case 14:
+      return estimate{0.01446 + 4.217e-10 * n + 4.694e-13 * n * taps}
+          + in_waves(blocks_, 132, 1.425e-05 + 2.943e-13 * n + 1.571e-08 * taps)
+          + in_waves(blocks_, 1056, 0.0001138 + 2.347e-12 * n + 1.426e-07 * taps);
+    case 15:
       return estimate{0.01262 + 4.28e-10 * n + 0.0001304 * taps + 3.276e-11 * n * taps}
           + in_waves(blocks_, 132, 5.809e-05 + 9.641e-13 * n + 4.294e-06 * taps)
           + in_waves(blocks_, 264, 0.000116 + 1.925e-12 * n + 8.591e-06 * taps);
-    case 1:
+    case 16:
       return estimate{0.01072 + 3.044e-10 * n + 1.858e-12 * n * taps}
           + in_waves(blocks_, 132, 2.057e-05 + 4.06e-13 * n + 1.256e-07 * taps)
           + in_waves(blocks_, 528, 8.213e-05 + 1.619e-12 * n + 5.017e-07 * taps);
-    case 2:
+    case 17:
       return estimate{0.01094 + 3.304e-10 * n + 2.345e-12 * n * taps}
           + in_waves(blocks_, 132, 2.233e-05 + 3.66e-13 * n + 1.585e-07 * taps)
           + in_waves(blocks_, 528, 8.908e-05 + 1.459e-12 * n + 6.323e-07 * taps);
-    case 3:
+    case 18:
       return estimate{0.01072 + 2.61e-10 * n + 6.888e-12 * n * taps}
           + in_waves(blocks_, 132, 3.526e-05 + 8.445e-13 * n + 9.304e-07 * taps)
           + in_waves(blocks_, 264, 7.048e-05 + 1.686e-12 * n + 1.859e-06 * taps);
-    case 4:
+    case 19:
       return estimate{0.01072 + 1.824e-10 * n + 1.838e-11 * n * taps}
           + in_waves(blocks_, 132, 1.232e-05 + 4.682e-13 * n + 1.242e-06 * taps)
           + in_waves(blocks_, 528, 4.94e-05 + 1.868e-12 * n + 4.962e-06 * taps);
-    case 5:
+    case 20:
       return estimate{0.01072 + 6.138e-10 * n + 1.413e-11 * n * taps}
           + in_waves(blocks_, 132, 0.0001614 + 1.321e-12 * n + 3.288e-06 * taps)
           + in_waves(blocks_, 1056, 0.001372 + 1.05e-11 * n + 3.021e-05 * taps);
-    case 6:
+    case 21:
       return estimate{0.01072 + 2.176e-10 * n + 1.141e-11 * n * taps}
           + in_waves(blocks_, 132, 2.941e-05 + 9.95e-13 * n + 1.541e-06 * taps)
           + in_waves(blocks_, 264, 5.889e-05 + 1.986e-12 * n + 3.08e-06 * taps);
-    case 7:
+    case 22:
       return estimate{0.01128 + 3.383e-10 * n + 2.065e-05 * taps + 1.787e-12 * n * taps}
           + in_waves(blocks_, 132, 2.287e-05 + 3.526e-13 * n + 1.208e-07 * taps)
           + in_waves(blocks_, 528, 9.12e-05 + 1.406e-12 * n + 4.817e-07 * taps);
-    case 8:
+    case 23:
       return estimate{0.01072 + 1.722e-10 * n + 2.141e-11 * n * taps}
           + in_waves(blocks_, 132, 2.329e-05 + 9.385e-13 * n + 2.892e-06 * taps)
           + in_waves(blocks_, 264, 4.667e-05 + 1.874e-12 * n + 5.779e-06 * taps);
-    case 9:
+    case 24:
       return estimate{0.01072 + 2.419e-10 * n + 1.07e-11 * n * taps}
           + in_waves(blocks_, 132, 1.634e-05 + 4.655e-13 * n + 7.233e-07 * taps)
           + in_waves(blocks_, 528, 6.538e-05 + 1.857e-12 * n + 2.889e-06 * taps);
-    case 10:
+    case 25:
       return estimate{0.01114 + 3.352e-10 * n + 2.39e-05 * taps + 2.852e-12 * n * taps}
           + in_waves(blocks_, 132, 4.527e-05 + 7.164e-13 * n + 3.851e-07 * taps)
           + in_waves(blocks_, 264, 9.036e-05 + 1.43e-12 * n + 7.687e-07 * taps);
-    case 11:
+    case 26:
       return estimate{0.01072 + 2.01e-10 * n + 1.649e-11 * n * taps}
           + in_waves(blocks_, 132, 1.358e-05 + 4.625e-13 * n + 1.114e-06 * taps)
           + in_waves(blocks_, 528, 5.439e-05 + 1.845e-12 * n + 4.449e-06 * taps);
-    case 12:
+    case 27:
       return estimate{0.01613 + 5.274e-10 * n + 6.57e-05 * taps + 5.572e-12 * n * taps}
           + in_waves(blocks_, 132, 0.0001436 + 2.008e-12 * n + 1.542e-06 * taps)
           + in_waves(blocks_, 264, 0.0002837 + 3.995e-12 * n + 3.048e-06 * taps);
-    case 13:
+    case 28:
       return estimate{0.01072 + 2.604e-10 * n + 6.083e-12 * n * taps}
           + in_waves(blocks_, 132, 1.759e-05 + 4.375e-13 * n + 4.111e-07 * taps)
           + in_waves(blocks_, 528, 7.032e-05 + 1.745e-12 * n + 1.642e-06 * taps);
-    case 14:
+    case 29:
       return estimate{0.01198 + 3.558e-10 * n + 9.099e-05 * taps + 2.008e-12 * n * taps}
           + in_waves(blocks_, 132, 4.804e-05 + 6.707e-13 * n + 2.71e-07 * taps)
           + in_waves(blocks_, 1056, 0.0003809 + 5.295e-12 * n + 2.159e-06 * taps);
-    case 15:
+    case 30:
       return estimate{0.01072 + 2.17e-10 * n + 1.398e-11 * n * taps}
           + in_waves(blocks_, 132, 1.466e-05 + 4.292e-13 * n + 9.447e-07 * taps)
           + in_waves(blocks_, 528, 5.867e-05 + 1.712e-12 * n + 3.772e-06 * taps);
-    case 16:
+    case 31:
       return estimate{0.01072 + 2.984e-10 * n + 6.904e-12 * n * taps}
           + in_waves(blocks_, 132, 2.017e-05 + 3.733e-13 * n + 4.665e-07 * taps)
           + in_waves(blocks_, 528, 8.05e-05 + 1.489e-12 * n + 1.862e-06 * taps);
-    case 17:
+    case 32:
       return estimate{0.01072 + 4.397e-11 * n + 4.419e-11 * n * taps}
           + in_waves(blocks_, 132, 2.964e-06 + 5.254e-13 * n + 2.986e-06 * taps)
           + in_waves(blocks_, 528, 1.227e-05 + 2.096e-12 * n + 1.195e-05 * taps);
-    case 18:
+    case 33:
       return estimate{0.01483 + 4.707e-10 * n + 6.235e-05 * taps + 7.149e-12 * n * taps}
           + in_waves(blocks_, 132, 6.417e-05 + 9.418e-13 * n + 9.705e-07 * taps)
           + in_waves(blocks_, 264, 0.0001281 + 1.88e-12 * n + 1.937e-06 * taps);
-    case 19:
+    case 34:
       return estimate{0.01072 + 2.96e-10 * n + 4.237e-06 * taps + 7.946e-12 * n * taps}
           + in_waves(blocks_, 132, 3.997e-05 + 7.332e-13 * n + 1.073e-06 * taps)
           + in_waves(blocks_, 264, 7.983e-05 + 1.464e-12 * n + 2.143e-06 * taps);
-    case 20:
+    case 35:
       return estimate{0.01072 + 9.64e-11 * n + 6.152e-05 * taps + 4.385e-11 * n * taps}
           + in_waves(blocks_, 132, 6.534e-06 + 4.993e-13 * n + 2.901e-06 * taps)
           + in_waves(blocks_, 528, 2.655e-05 + 1.992e-12 * n + 1.139e-05 * taps);
-    case 21:
+    case 36:
       return estimate{0.01072 + 1.946e-10 * n + 1.455e-11 * n * taps}
           + in_waves(blocks_, 132, 5.271e-05 + 2.01e-12 * n + 3.929e-06 * taps)
           + in_waves(blocks_, 264, 0.0001006 + 3.993e-12 * n + 7.709e-06 * taps);
-    case 22:
+    case 37:
       return estimate{0.01072 + 3.225e-11 * n + 4.413e-11 * n * taps}
           + in_waves(blocks_, 132, 2.171e-06 + 5.422e-13 * n + 2.982e-06 * taps)
           + in_waves(blocks_, 528, 9.14e-06 + 2.164e-12 * n + 1.193e-05 * taps);
-    case 23:
+    case 38:
       return estimate{0.01078 + 3.253e-10 * n + 2.393e-12 * n * taps}
           + in_waves(blocks_, 132, 4.392e-05 + 7.422e-13 * n + 3.232e-07 * taps)
           + in_waves(blocks_, 264, 8.77e-05 + 1.481e-12 * n + 6.454e-07 * taps);
@@ -631,11 +681,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -655,16 +706,13 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

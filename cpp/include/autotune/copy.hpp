@@ -287,6 +287,7 @@ inline constexpr plan plans[] = {
     {1024,4,2,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::stream,STORE_value::stream,1,{1024, 1, 1},0,false,false,4,-1,1023ULL,true},
     {128,4,1,GRID_MODE_value::oneshot,1,PEEL_value::shift,LOAD_value::stream,STORE_value::plain,4,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
     {512,1,8,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::plain,1,{512, 1, 1},0,false,false,0,-1,1023ULL,true},
+    {256,4,4,GRID_MODE_value::oneshot,1,PEEL_value::shift,LOAD_value::plain,STORE_value::plain,1,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
     {128,4,1,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::plain,1,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
     {256,2,8,GRID_MODE_value::stride,4,PEEL_value::none_,LOAD_value::stream,STORE_value::plain,4,{256, 1, 1},0,false,false,5,-1,1023ULL,true},
     {128,1,4,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::plain,4,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
@@ -297,7 +298,12 @@ inline constexpr plan plans[] = {
     {256,2,16,GRID_MODE_value::stride,4,PEEL_value::head,LOAD_value::plain,STORE_value::stream,2,{256, 1, 1},0,false,false,6,-1,1023ULL,true},
     {128,4,1,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::stream,1,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
     {256,2,16,GRID_MODE_value::stride,8,PEEL_value::shift,LOAD_value::plain,STORE_value::stream,1,{256, 1, 1},0,false,false,7,-1,1023ULL,true},
-    {256,4,4,GRID_MODE_value::oneshot,1,PEEL_value::shift,LOAD_value::plain,STORE_value::plain,1,{256, 1, 1},0,false,true,0,-1,1023ULL,true}
+    {1024,4,1,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::plain,1,{1024, 1, 1},0,false,false,0,-1,1023ULL,true},
+    {256,1,4,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::stream,2,{256, 1, 1},0,false,false,3,-1,1023ULL,true},
+    {256,4,1,GRID_MODE_value::oneshot,1,PEEL_value::head,LOAD_value::plain,STORE_value::stream,2,{256, 1, 1},0,false,false,3,-1,1023ULL,true},
+    {128,4,1,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::stream,1,{128, 1, 1},0,false,false,1,-1,1023ULL,true},
+    {128,1,4,GRID_MODE_value::oneshot,1,PEEL_value::none_,LOAD_value::plain,STORE_value::plain,4,{128, 1, 1},0,false,false,1,-1,1023ULL,true},
+    {128,4,1,GRID_MODE_value::oneshot,1,PEEL_value::head,LOAD_value::plain,STORE_value::stream,2,{128, 1, 1},0,false,false,1,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -354,44 +360,68 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 3, -1},
-    {0, 0, 3, 4, -1},
-    {0, 0, 4, 4, -1},
-    {0, 0, 4, 6, -1},
-    {0, 0, 6, 7, -1},
-    {0, 0, 7, 7, -1}
+    {0, 0, -1},
+    {0, 4, 0},
+    {4, 8, -1},
+    {8, 8, -1},
+    {8, 12, 1},
+    {12, 16, -1},
+    {16, 16, -1}
 };
 
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
+/// A feature of a problem or cost, and the largest value below the split.
+struct split {
+  int feature;
+  long long threshold;
 };
 
-inline constexpr expectation expectations[] = {
-    {16, 0.9795},
-    {32, 0.9763},
-    {64, 0.9692},
-    {32, 0.7599},
-    {32, 0.9783},
-    {64, 0.9571},
-    {32, 0.7053},
-    {-1, -1}  // ends the table
+/// Bit i is set where the feature of the i-th split is larger than its threshold.
+constexpr int outcome(const split (&splits_)[4], const long long* features_) {
+  int bits_ = 0;
+  int bit_ = 1;
+  for (const split& one_ : splits_) {
+    if (features_[one_.feature] > one_.threshold) bits_ |= bit_;
+    bit_ *= 2;
+  }
+  return bits_;
+}
+
+/// The largest power of two that divides a number; 0 for 0.
+constexpr long long power_in(long long n_) { return n_ & -n_; }
+
+/// What nine of ten and every other answer reach at least.
+struct share {
+  double low, median;
 };
 
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
+/// The sizes that have an expectation, and its kinds.
+struct sizes {
+  problem smallest, biggest;
+  split splits[4];
+  share shares[16];
+};
+
+inline constexpr sizes all_sizes[] = {
+    {{16777216, mode_value::copy, 0, 0}, {1073741824, mode_value::copy, 3, 3}, {{0,16777216},{0,268435456},{2,2},{0,9223372036854775807LL}},{{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0},{0.979, 1.0}}},
+    {{16777216, mode_value::copy, 0, 0}, {1073741824, mode_value::copy, 3, 3}, {{0,16777216},{1,2},{0,9223372036854775807LL},{0,9223372036854775807LL}},{{0.978, 1.0},{0.999, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0},{0.978, 1.0}}}
+};
+
+/// Negative where a problem is outside what was measured.
+constexpr share share_of(const sizes& known_, const problem& asked_) {
+  if (asked_.n < known_.smallest.n) return {-1, -1};
+  if (asked_.n > known_.biggest.n) return {-1, -1};
+  if (asked_.offset_in < known_.smallest.offset_in) return {-1, -1};
+  if (asked_.offset_in > known_.biggest.offset_in) return {-1, -1};
+  if (asked_.offset_out < known_.smallest.offset_out) return {-1, -1};
+  if (asked_.offset_out > known_.biggest.offset_out) return {-1, -1};
+  const long long features_[] = {asked_.n, asked_.offset_in, asked_.offset_out, power_in(asked_.n), power_in(asked_.offset_in), power_in(asked_.offset_out)};
+  return known_.shares[outcome(known_.splits, features_)];
 }
 
 inline constexpr exact_row exact_rows[] = {
@@ -414,23 +444,23 @@ inline constexpr exact_row exact_rows[] = {
     {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{16777216, mode_value::copy, 0, 0}, 13, 1.0, {0, 0, 0}},
-    {{16777216, mode_value::read, 0, 0}, 14, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
+    {{16777216, mode_value::copy, 0, 0}, 14, 1.0, {0, 0, 0}},
+    {{16777216, mode_value::read, 0, 0}, 15, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 0}, 16, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 1}, 8, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 2}, 3, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 3}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 15, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 0}, 16, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 1, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 16, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 0}, 17, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 17, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::read, 0, 0}, 18, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 19, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::read, 0, 0}, 20, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 21, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::read, 0, 0}, 22, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 3, 0}, 18, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::read, 0, 0}, 19, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::write, 0, 0}, 20, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::copy, 0, 0}, 16, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::read, 0, 0}, 21, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::copy, 0, 0}, 22, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::read, 0, 0}, 23, 1.0, {0, 0, 0}},
     // sm_90
     {{16777216, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{16777216, mode_value::read, 0, 0}, 2, 1.0, {0, 0, 0}},
@@ -455,8 +485,8 @@ inline constexpr exact_row exact_rows[] = {
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{384, mode_value::copy, 0, 0}, 1, false, 1},
-    {{416, mode_value::copy, 0, 0}, 9, false, 1},
-    {{448, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 0, 0}, 1, false, 1},
+    {{448, mode_value::copy, 0, 0}, 1, false, 1},
     {{480, mode_value::copy, 0, 0}, 1, false, 1},
     {{416, mode_value::copy, 0, 0}, 9, false, 1},
     {{416, mode_value::copy, 16, 0}, 9, false, 1},
@@ -465,34 +495,34 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 16}, 9, false, 1},
     {{416, mode_value::copy, 0, 25}, 9, false, 1},
     {{416, mode_value::copy, 0, 0}, 9, false, 1},
-    {{416, mode_value::copy, 16, 25}, 9, false, 1},
-    {{384, mode_value::read, 0, 0}, 0, false, 2},
-    {{416, mode_value::read, 0, 0}, 0, false, 2},
-    {{448, mode_value::read, 0, 0}, 0, false, 2},
-    {{480, mode_value::read, 0, 0}, 0, false, 2},
-    {{416, mode_value::write, 0, 0}, 1, false, 3},
+    {{416, mode_value::copy, 16, 25}, 13, false, 1},
+    {{384, mode_value::read, 0, 0}, 2, false, 2},
+    {{416, mode_value::read, 0, 0}, 10, false, 2},
+    {{448, mode_value::read, 0, 0}, 12, false, 2},
+    {{480, mode_value::read, 0, 0}, 12, false, 2},
+    {{416, mode_value::write, 0, 0}, 11, false, 3},
     // NVIDIA_H200
-    {{384, mode_value::copy, 0, 0}, 15, false, 4},
-    {{416, mode_value::copy, 0, 0}, 16, false, 4},
-    {{448, mode_value::copy, 0, 0}, 16, false, 4},
-    {{480, mode_value::copy, 0, 0}, 16, false, 4},
-    {{416, mode_value::copy, 0, 0}, 16, false, 4},
-    {{416, mode_value::copy, 16, 0}, 16, false, 4},
-    {{416, mode_value::copy, 25, 0}, 16, false, 4},
-    {{416, mode_value::copy, 0, 0}, 16, false, 4},
-    {{416, mode_value::copy, 0, 16}, 16, false, 4},
-    {{416, mode_value::copy, 0, 25}, 16, false, 4},
-    {{416, mode_value::copy, 0, 0}, 16, false, 4},
-    {{416, mode_value::copy, 16, 25}, 16, false, 4},
-    {{384, mode_value::read, 0, 0}, 0, false, 5},
-    {{416, mode_value::read, 0, 0}, 0, false, 5},
-    {{448, mode_value::read, 0, 0}, 0, false, 5},
-    {{480, mode_value::read, 0, 0}, 0, false, 5},
-    {{416, mode_value::write, 0, 0}, 23, false, 6},
+    {{384, mode_value::copy, 0, 0}, 14, false, 4},
+    {{416, mode_value::copy, 0, 0}, 22, false, 4},
+    {{448, mode_value::copy, 0, 0}, 22, false, 4},
+    {{480, mode_value::copy, 0, 0}, 22, false, 4},
+    {{416, mode_value::copy, 0, 0}, 17, false, 4},
+    {{416, mode_value::copy, 16, 0}, 17, false, 4},
+    {{416, mode_value::copy, 25, 0}, 18, false, 4},
+    {{416, mode_value::copy, 0, 0}, 17, false, 4},
+    {{416, mode_value::copy, 0, 16}, 17, false, 4},
+    {{416, mode_value::copy, 0, 25}, 17, false, 4},
+    {{416, mode_value::copy, 0, 0}, 17, false, 4},
+    {{416, mode_value::copy, 16, 25}, 17, false, 4},
+    {{384, mode_value::read, 0, 0}, 15, false, 5},
+    {{416, mode_value::read, 0, 0}, 19, false, 5},
+    {{448, mode_value::read, 0, 0}, 21, false, 5},
+    {{480, mode_value::read, 0, 0}, 23, false, 5},
+    {{416, mode_value::write, 0, 0}, 20, false, 6},
     // sm_90
     {{384, mode_value::copy, 0, 0}, 1, false, 1},
-    {{416, mode_value::copy, 0, 0}, 9, false, 1},
-    {{448, mode_value::copy, 0, 0}, 9, false, 1},
+    {{416, mode_value::copy, 0, 0}, 1, false, 1},
+    {{448, mode_value::copy, 0, 0}, 1, false, 1},
     {{480, mode_value::copy, 0, 0}, 1, false, 1},
     {{416, mode_value::copy, 0, 0}, 9, false, 1},
     {{416, mode_value::copy, 16, 0}, 9, false, 1},
@@ -501,12 +531,12 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 16}, 9, false, 1},
     {{416, mode_value::copy, 0, 25}, 9, false, 1},
     {{416, mode_value::copy, 0, 0}, 9, false, 1},
-    {{416, mode_value::copy, 16, 25}, 9, false, 1},
-    {{384, mode_value::read, 0, 0}, 0, false, 2},
-    {{416, mode_value::read, 0, 0}, 0, false, 2},
-    {{448, mode_value::read, 0, 0}, 0, false, 2},
-    {{480, mode_value::read, 0, 0}, 0, false, 2},
-    {{416, mode_value::write, 0, 0}, 23, false, 6},
+    {{416, mode_value::copy, 16, 25}, 13, false, 1},
+    {{384, mode_value::read, 0, 0}, 2, false, 2},
+    {{416, mode_value::read, 0, 0}, 10, false, 2},
+    {{448, mode_value::read, 0, 0}, 12, false, 2},
+    {{480, mode_value::read, 0, 0}, 12, false, 2},
+    {{416, mode_value::write, 0, 0}, 11, false, 3},
     {{0, mode_value::copy, 0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -548,6 +578,28 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number n{asked_.n};
+  (void)n;
+  const number offset_in{asked_.offset_in};
+  (void)offset_in;
+  const number offset_out{asked_.offset_out};
+  (void)offset_out;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return ceil_div(n, number{4096});
+    case 1: return ceil_div(n, number{512});
+    case 2: return ceil_div(n, number{2048});
+    case 3: return ceil_div(n, number{1024});
+    case 4: return ceil_div(n, number{8192});
+    case 5: return minimum(ceil_div(n, number{4096}), number{528});
+    case 6: return minimum(ceil_div(n, number{8192}), number{528});
+    case 7: return minimum(ceil_div(n, number{8192}), number{1056});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
@@ -571,17 +623,328 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   return {0, 0, 0};
 }
 
+/// A time in milliseconds; not valid where a grid is not known.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
+
+constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
+
+constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
+
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a_, int multiple_, double factor_) {
+  return a_.value % multiple_ == 0 ? 1.0 : factor_;
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {13, 1, 6, 9, 0, 24, 25, 26, 13, 22, 16, 17, 0, 27, 28, 29};
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+  const number n{asked_.n};
+  if (!n.valid) return {0, false};
+  const number offset_in{asked_.offset_in};
+  if (!offset_in.valid) return {0, false};
+  const number offset_out{asked_.offset_out};
+  if (!offset_out.valid) return {0, false};
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  switch (number_of_cost_) {
+    case 0:
+      return (estimate{0.0233 + 1.163e-09 * n + 0.001098 * offset_in + 0.0008988 * offset_out + 1.637e-11 * n * offset_in + 1.339e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 1.142e-13 * n + 8.787e-06 * offset_in + 7.19e-06 * offset_out)
+          + in_waves(blocks_, 1056, 0.004076 + 1.506e-12 * n + 6.865e-05 * offset_in + 5.618e-05 * offset_out))
+          * unless_multiple(offset_out, 4, 1.007);
+    case 1:
+      return (estimate{0.0233 + 1.154e-09 * n + 0.001075 * offset_in + 0.001196 * offset_out + 1.603e-11 * n * offset_in + 1.783e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 1.139e-13 * n + 8.604e-06 * offset_in + 9.571e-06 * offset_out)
+          + in_waves(blocks_, 1056, 0.004045 + 1.496e-12 * n + 6.722e-05 * offset_in + 7.477e-05 * offset_out))
+          * unless_multiple(offset_out, 4, 1.009);
+    case 2:
+      return (estimate{0.0233 + 1.14e-09 * n + 0.0008834 * offset_in + 0.001633 * offset_out + 1.316e-11 * n * offset_in + 2.433e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 9.706e-05 + 3.561e-14 * n + 1.777e-06 * offset_in + 3.285e-06 * offset_out)
+          + in_waves(blocks_, 264, 7.526e-05 + 7.065e-14 * n + 3.548e-06 * offset_in + 6.558e-06 * offset_out))
+          * unless_multiple(offset_out, 4, 1.011);
+    case 3:
+      return (estimate{0.0233 + 1.1e-09 * n + 0.0008882 * offset_in + 0.0009675 * offset_out + 1.323e-11 * n * offset_in + 1.442e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 9.669e-05 + 3.613e-14 * n + 1.787e-06 * offset_in + 1.947e-06 * offset_out)
+          + in_waves(blocks_, 264, 8.428e-05 + 7.165e-14 * n + 3.567e-06 * offset_in + 3.886e-06 * offset_out))
+          * unless_multiple(offset_out, 4, 1.007);
+    case 4:
+      return estimate{0.01572 + 4.7e-10 * n}
+          + in_waves(blocks_, 132, 0.0001214 + 2.974e-14 * n)
+          + in_waves(blocks_, 1056, 0.001824 + 3.392e-13 * n);
+    case 5:
+      return estimate{0.01572 + 6.698e-10 * n}
+          + in_waves(blocks_, 132, 0.0002025 + 3.548e-14 * n)
+          + in_waves(blocks_, 1056, 0.002659 + 4.063e-13 * n);
+    case 6:
+      return estimate{0.01572 + 7.864e-10 * n}
+          + in_waves(blocks_, 132, 7.389e-05 + 3.511e-14 * n)
+          + in_waves(blocks_, 264, 7.759e-05 + 6.953e-14 * n);
+    case 7:
+      return estimate{0.01572 + 7.76e-10 * n}
+          + in_waves(blocks_, 132, 7.315e-05 + 3.583e-14 * n)
+          + in_waves(blocks_, 264, 7.749e-05 + 7.097e-14 * n);
+    case 8:
+      return (estimate{0.017 + 8.551e-10 * n + 0.0007962 * offset_in + 0.0005197 * offset_out + 1.186e-11 * n * offset_in + 7.743e-12 * n * offset_out}
+          + in_waves(blocks_, 132, 7.643e-14 * n + 6.369e-06 * offset_in + 4.157e-06 * offset_out)
+          + in_waves(blocks_, 1056, 0.003087 + 9.96e-13 * n + 4.976e-05 * offset_in + 3.248e-05 * offset_out))
+          * unless_multiple(offset_out, 4, 1.007);
+    case 9:
+      return (estimate{0.017 + 6.536e-10 * n + 0.0005818 * offset_in + 0.001393 * offset_out + 8.669e-12 * n * offset_in + 2.075e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 3.507e-05 + 1.153e-14 * n + 5.859e-07 * offset_in + 1.403e-06 * offset_out)
+          + in_waves(blocks_, 264, 5.033e-05 + 2.296e-14 * n + 1.171e-06 * offset_in + 2.802e-06 * offset_out))
+          * unless_multiple(offset_in, 4, 1.005)
+          * unless_multiple(offset_out, 4, 1.014);
+    case 10:
+      return (estimate{0.017 + 6.525e-10 * n + 0.000593 * offset_in + 0.001242 * offset_out + 8.836e-12 * n * offset_in + 1.85e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 3.485e-05 + 1.2e-14 * n + 5.971e-07 * offset_in + 1.25e-06 * offset_out)
+          + in_waves(blocks_, 264, 4.951e-05 + 2.39e-14 * n + 1.193e-06 * offset_in + 2.498e-06 * offset_out))
+          * unless_multiple(offset_out, 4, 1.012);
+    case 11:
+      return (estimate{0.017 + 6.388e-10 * n + 0.0006034 * offset_in + 0.0007194 * offset_out + 8.991e-12 * n * offset_in + 1.072e-11 * n * offset_out}
+          + in_waves(blocks_, 132, 3.46e-05 + 1.233e-14 * n + 6.076e-07 * offset_in + 7.244e-07 * offset_out)
+          + in_waves(blocks_, 264, 5.022e-05 + 2.455e-14 * n + 1.214e-06 * offset_in + 1.447e-06 * offset_out))
+          * unless_multiple(offset_out, 4, 1.007);
+    case 12:
+      return estimate{0.01153 + 3.519e-10 * n}
+          + in_waves(blocks_, 132, 8.682e-05 + 1.952e-14 * n)
+          + in_waves(blocks_, 1056, 0.001368 + 2.34e-13 * n);
+    case 13:
+      return estimate{0.01153 + 1.271e-09 * n}
+          + in_waves(blocks_, 132, 7.655e-05 + 2.154e-14 * n)
+          + in_waves(blocks_, 264, 0.0001314 + 4.287e-14 * n);
+    case 14:
+      return estimate{0.01153 + 1.276e-09 * n}
+          + in_waves(blocks_, 132, 7.706e-05 + 2.068e-14 * n)
+          + in_waves(blocks_, 264, 0.0001329 + 4.117e-14 * n);
+    case 15:
+      return estimate{0.01153 + 1.275e-09 * n}
+          + in_waves(blocks_, 132, 7.664e-05 + 2.141e-14 * n)
+          + in_waves(blocks_, 264, 0.0001313 + 4.262e-14 * n);
+    default:
+      return {0, false};
+  }
+}
+
+/// The trees that correct a cost: [first, last); and the blocks of a round, one on each multiprocessor.
+struct correction {
+  int first, last, slots;
+};
+
+inline constexpr correction corrections[] = {
+    {0, 8, 132},
+    {8, 16, 132},
+    {16, 24, 132},
+    {24, 32, 132},
+    {32, 40, 132},
+    {40, 48, 132},
+    {48, 56, 132},
+    {56, 64, 132},
+    {64, 72, 132},
+    {72, 80, 132},
+    {80, 88, 132},
+    {88, 96, 132},
+    {96, 104, 132},
+    {104, 112, 132},
+    {112, 120, 132},
+    {120, 128, 132}
+};
+
+struct tree {
+  split splits[4];
+  double factors[16];
+};
+
+inline constexpr tree trees[] = {
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.99,1.013,1.0,.998,1.0,.997,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.991,1.011,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.996,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,0}},{.991,1.009,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.002,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{1,0}},{.992,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.992,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,1}},{.992,1.005,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,0}},{.993,1.004,1.0,1.001,1.0,.999,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{4,0}},{.993,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.991,1.013,1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.992,1.011,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.992,1.009,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.992,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.993,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{4,0},{0,268435456},{2,0}},{.993,1.006,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{4,0},{0,268435456},{2,0}},{.993,1.005,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{0,67108864}},{.994,1.001,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.005,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.991,1.015,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.991,1.011,1.0,.997,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.991,1.009,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.992,1.009,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.992,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,0}},{.992,1.005,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,0}},{.993,1.004,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.991,1.013,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.992,1.009,1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.992,1.01,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,0}},{.992,1.008,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.993,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,0}},{.993,1.006,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.993,1.005,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,67108864},{0,268435456},{1,1}},{.993,1.0,1.0,1.005,1.0,1.0,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,2}},{.992,1.01,1.0,.998,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{1,2}},{.993,1.008,1.0,.998,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,2}},{.993,1.007,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.993,1.005,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,0},{2,1}},{.994,1.005,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,0},{1,1}},{.994,1.004,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,0},{2,2}},{.995,1.003,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,0},{1,2}},{.995,1.003,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,2}},{.996,1.008,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.996,1.007,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.996,1.006,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.996,1.005,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,1},{1,2}},{.996,1.004,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.996,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.996,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{4,0},{0,268435456},{2,1}},{.997,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,2}},{.993,1.011,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.993,1.009,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.994,1.008,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,1},{1,0}},{.994,1.007,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,1}},{.994,1.006,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{4,0},{0,268435456},{2,1}},{.994,1.006,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.995,1.005,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,2}},{.995,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.993,1.01,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,2}},{.994,1.008,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,1}},{.994,1.007,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.994,1.007,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,0},{2,1}},{.994,1.006,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,0},{2,1}},{.994,1.006,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,2}},{.995,1.005,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,0}},{.995,1.005,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.991,1.012,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.009,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,0}},{.992,1.008,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.002,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.992,1.007,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,1}},{.993,1.006,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,1}},{.993,1.005,1.0,1.001,1.0,.999,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{5,0},{0,268435456},{1,0}},{.993,1.004,1.0,1.001,1.0,.999,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,0}},{.994,1.003,1.0,1.001,1.0,.999,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.014,1.0,.999,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.011,1.0,.999,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.992,1.008,1.0,.997,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.993,1.006,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.006,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.005,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.994,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.014,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.01,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.992,1.008,1.0,.998,1.0,.998,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.008,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.006,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.993,1.005,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.993,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,1}},{.994,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.012,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.997,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.992,1.009,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.009,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,0}},{.993,1.007,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,0}},{.993,1.006,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.001,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{4,0}},{.993,1.006,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0,1.0,.998,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,0},{0,268435456},{1,2}},{.994,1.005,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,0},{0,268435456},{2,0}},{.994,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{2,2}},{.992,1.01,1.0,.998,1.0,1.001,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,1},{1,2}},{.993,1.008,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,2}},{.993,1.007,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,2},{1,0}},{.993,1.005,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.001,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,0},{1,2}},{.994,1.005,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,0},{2,1}},{.994,1.004,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{2,0},{1,1}},{.995,1.003,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{0,268435456},{1,0},{2,1}},{.995,1.003,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.997,1.007,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.006,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.006,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.997,1.005,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.998,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.997,1.007,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.006,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,1}},{.997,1.006,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.997,1.005,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.997,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.997,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.997,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.997,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,2},{0,268435456},{1,2}},{.997,1.006,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.997,1.006,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.997,1.005,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,2}},{.997,1.004,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{2,1},{0,268435456},{1,2}},{.997,1.004,1.0,.999,1.0,.999,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{1,1},{0,268435456},{2,1}},{.997,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{4,0},{0,268435456},{2,1}},{.998,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}},
+{{{0,16777216},{4,0},{0,268435456},{2,1}},{.998,1.003,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0,1.0,.999,1.0,1.0,1.0,1.0}}
+};
+
+/// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
+constexpr number filling(number blocks_, number of_round_) {
+  return floor_div(number{32} * blocks_, ceil_div(blocks_, of_round_) * of_round_);
+}
+
+/// A time times the factors of its trees.
+constexpr estimate corrected(estimate time_, int number_of_cost_, const problem& asked_) {
+  const correction& by_ = corrections[number_of_cost_];
+  if (by_.first == by_.last || !time_.valid) return time_;
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  const number of_round_{by_.slots};
+  if (!blocks_.valid || blocks_.value < 1 || !(number{32} * blocks_).valid) return {0, false};
+  const long long features_[] = {asked_.n, asked_.offset_in, asked_.offset_out, power_in(asked_.n), power_in(asked_.offset_in), power_in(asked_.offset_out),
+      blocks_.value, filling(blocks_, of_round_).value, filling(blocks_, of_round_ * number{2}).value,
+      filling(blocks_, of_round_ * number{4}).value};
+  double ms_ = time_.ms;
+  for (int i_ = by_.first; i_ < by_.last; ++i_)
+    ms_ *= trees[i_].factors[outcome(trees[i_].splits, features_)];
+  return {ms_, true};
+}
+
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
+                      int otherwise_) {
+  int best_ = -1;
+  double least_ms_ = 0;
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
+    const plan& p_ = plans[cost_plans[i_]];
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
+    const estimate predicted_ = corrected(time_of(i_, asked_), i_, asked_);
+    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
+    best_ = cost_plans[i_];
+    least_ms_ = predicted_.ms;
+  }
+  return best_ < 0 ? otherwise_ : best_;
+}
+
 struct found {
   int plan;
   double expected_fraction, median_fraction;
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -601,13 +964,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
+  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  return {chosen_, expected_within(table_, least_), -1, false};
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
+    return {chosen_, expected_.low, expected_.median, false};
+  }
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -716,26 +1084,26 @@ static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_v
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0), 1, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0), 12, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0, demand::deterministic), 0, quality::kernel_default));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0), 13, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0), 14, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0), 14, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0), 15, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic), 0, quality::kernel_default));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0), 15, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0), 16, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1), 8, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2), 3, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3), 3, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0), 15, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0), 16, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1), 3, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0), 16, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0), 17, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3), 8, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0), 17, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0), 18, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0), 18, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0), 19, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic), 0, quality::kernel_default));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0), 19, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0), 15, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0), 20, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0), 20, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0), 16, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0), 21, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic), 0, quality::kernel_default));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0), 21, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0), 22, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0), 22, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0), 23, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic), 0, quality::kernel_default));
 static_assert(detail::is(lookup(90, 16777216, mode_value::copy, 0, 0), 1, quality::exact));
 static_assert(detail::is(lookup(90, 16777216, mode_value::read, 0, 0), 2, quality::exact));

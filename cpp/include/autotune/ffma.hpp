@@ -223,7 +223,25 @@ inline constexpr plan plans[] = {
     {128,4,64,SHEAR_value::uniform,0,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
     {64,4,64,SHEAR_value::uniform,0,{64, 1, 1},0,false,true,2,-1,1023ULL,true},
     {256,2,64,SHEAR_value::uniform,8,{256, 1, 1},0,false,true,3,-1,226ULL,true},
-    {128,4,32,SHEAR_value::uniform,4,{128, 1, 1},0,false,true,4,-1,1023ULL,true}
+    {64,8,64,SHEAR_value::uniform,0,{64, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {128,4,32,SHEAR_value::uniform,4,{128, 1, 1},0,false,true,4,-1,1023ULL,true},
+    {128,2,64,SHEAR_value::uniform,0,{128, 1, 1},0,false,true,2,-1,1023ULL,true},
+    {256,2,64,SHEAR_value::uniform,4,{256, 1, 1},0,false,true,4,-1,1023ULL,true},
+    {128,8,64,SHEAR_value::uniform,0,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {64,2,64,SHEAR_value::uniform,0,{64, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {64,4,32,SHEAR_value::uniform,8,{64, 1, 1},0,false,true,6,-1,1023ULL,true},
+    {256,4,32,SHEAR_value::uniform,8,{256, 1, 1},0,false,true,7,-1,226ULL,true},
+    {64,4,32,SHEAR_value::uniform,16,{64, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {128,4,64,SHEAR_value::uniform,4,{128, 1, 1},0,false,true,4,-1,1023ULL,true},
+    {128,4,32,SHEAR_value::uniform,16,{128, 1, 1},0,false,true,9,-1,226ULL,true},
+    {128,4,64,SHEAR_value::register_,16,{128, 1, 1},0,false,true,9,-1,226ULL,true},
+    {128,8,32,SHEAR_value::uniform,0,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {128,4,64,SHEAR_value::register_,4,{128, 1, 1},0,false,true,4,-1,1023ULL,true},
+    {128,4,32,SHEAR_value::uniform,0,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {128,4,32,SHEAR_value::uniform,8,{128, 1, 1},0,false,true,3,-1,1023ULL,true},
+    {512,4,64,SHEAR_value::uniform,0,{512, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {128,4,64,SHEAR_value::register_,0,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {128,4,64,SHEAR_value::register_,8,{128, 1, 1},0,false,true,3,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -275,34 +293,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1}
+    {0, 0, -1},
+    {0, 14, -1},
+    {14, 34, -1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -326,9 +326,9 @@ inline constexpr near_row near_rows[] = {
     {{352, 224}, 3, false, 1},
     {{288, 160}, 4, false, 1},
     // NVIDIA_H200
-    {{384, 192}, 2, false, 2},
+    {{384, 192}, 5, false, 2},
     {{352, 224}, 2, false, 2},
-    {{288, 160}, 5, false, 2},
+    {{288, 160}, 6, false, 2},
     // sm_90
     {{384, 192}, 2, false, 1},
     {{352, 224}, 2, false, 2},
@@ -372,6 +372,29 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number n{asked_.n};
+  (void)n;
+  const number steps{asked_.steps};
+  (void)steps;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return ceil_div(n, number{1024});
+    case 1: return ceil_div(n, number{512});
+    case 2: return ceil_div(n, number{256});
+    case 3: return minimum(ceil_div(n, number{512}), number{1056});
+    case 4: return minimum(ceil_div(n, number{512}), number{528});
+    case 5: return ceil_div(n, number{128});
+    case 6: return minimum(ceil_div(n, number{256}), number{1056});
+    case 7: return minimum(ceil_div(n, number{1024}), number{1056});
+    case 8: return minimum(ceil_div(n, number{256}), number{2112});
+    case 9: return minimum(ceil_div(n, number{512}), number{2112});
+    case 10: return ceil_div(n, number{2048});
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
@@ -383,11 +406,192 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 2: return extent_of(ceil_div(n, number{256}), number{1}, number{1});
     case 3: return extent_of(minimum(ceil_div(n, number{512}), number{1056}), number{1}, number{1});
     case 4: return extent_of(minimum(ceil_div(n, number{512}), number{528}), number{1}, number{1});
+    case 5: return extent_of(ceil_div(n, number{128}), number{1}, number{1});
+    case 6: return extent_of(minimum(ceil_div(n, number{256}), number{1056}), number{1}, number{1});
+    case 7: return extent_of(minimum(ceil_div(n, number{1024}), number{1056}), number{1}, number{1});
+    case 8: return extent_of(minimum(ceil_div(n, number{256}), number{2112}), number{1}, number{1});
+    case 9: return extent_of(minimum(ceil_div(n, number{512}), number{2112}), number{1}, number{1});
+    case 10: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
     if (row_.plan == number_of_plan_ && row_.at == asked_) return row_.grid;
   return {0, 0, 0};
+}
+
+/// A time in milliseconds; not valid where a grid is not known.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
+
+constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
+
+constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
+
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a_, int multiple_, double factor_) {
+  return a_.value % multiple_ == 0 ? 1.0 : factor_;
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 3, 4, 2, 1, 5, 7, 8, 9, 10, 11, 12, 13, 14, 0, 2, 15, 3, 4, 5, 10, 1, 9, 7, 16, 17, 18, 19, 8, 20, 6, 21, 22, 23};
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+  const number n{asked_.n};
+  if (!n.valid) return {0, false};
+  const number steps{asked_.steps};
+  if (!steps.valid) return {0, false};
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  switch (number_of_cost_) {
+    case 0:
+      return estimate{0.009876 + 1.665e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.681e-10 * n + 2.258e-06 * steps)
+          + in_waves(blocks_, 264, 3.331e-10 * n + 4.486e-06 * steps);
+    case 1:
+      return estimate{0.009876 + 2.395e-11 * n * steps}
+          + in_waves(blocks_, 132, 3.48e-11 * n + 7.386e-08 * steps)
+          + in_waves(blocks_, 1056, 3.642e-10 * n + 6.383e-06 * steps);
+    case 2:
+      return estimate{0.009876 + 5.477e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 3:
+      return estimate{0.009876 + 2.153e-11 * n * steps}
+          + in_waves(blocks_, 132, 7.513e-11 * n + 4.571e-07 * steps)
+          + in_waves(blocks_, 528, 3.578e-10 * n + 5.738e-06 * steps);
+    case 4:
+      return estimate{0.009876 + 2.174e-11 * n * steps}
+          + in_waves(blocks_, 132, 7.847e-11 * n + 4.318e-07 * steps)
+          + in_waves(blocks_, 528, 3.734e-10 * n + 5.776e-06 * steps);
+    case 5:
+      return estimate{0.009876 + 2.144e-11 * n * steps}
+          + in_waves(blocks_, 132, 6.765e-11 * n + 5.116e-07 * steps)
+          + in_waves(blocks_, 264, 1.64e-10 * n + 2.927e-06 * steps);
+    case 6:
+      return estimate{0.009876 + 2.399e-11 * n * steps}
+          + in_waves(blocks_, 132, 3.486e-11 * n + 8.993e-08 * steps)
+          + in_waves(blocks_, 1056, 3.629e-10 * n + 6.343e-06 * steps);
+    case 7:
+      return estimate{0.009876 + 5.477e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 8:
+      return estimate{0.009876 + 1.682e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.488e-10 * n + 2.295e-06 * steps)
+          + in_waves(blocks_, 264, 2.949e-10 * n + 4.535e-06 * steps);
+    case 9:
+      return estimate{0.009876 + 2.505e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.689e-11 * n + 1.44e-08 * steps)
+          + in_waves(blocks_, 1056, 1.848e-10 * n + 3.307e-06 * steps);
+    case 10:
+      return estimate{0.009876 + 5.47e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 11:
+      return estimate{0.009876 + 5.502e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 12:
+      return estimate{0.009876 + 5.484e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 13:
+      return estimate{0.009876 + 5.446e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 14:
+      return estimate{0.009864 + 1.678e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.712e-10 * n + 2.271e-06 * steps)
+          + in_waves(blocks_, 264, 3.392e-10 * n + 4.52e-06 * steps);
+    case 15:
+      return estimate{0.009864 + 2.174e-11 * n * steps}
+          + in_waves(blocks_, 132, 7.634e-11 * n + 4.609e-07 * steps)
+          + in_waves(blocks_, 528, 3.632e-10 * n + 5.779e-06 * steps);
+    case 16:
+      return estimate{0.009864 + 5.516e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 17:
+      return estimate{0.009864 + 2.418e-11 * n * steps}
+          + in_waves(blocks_, 132, 3.518e-11 * n + 7.361e-08 * steps)
+          + in_waves(blocks_, 1056, 3.682e-10 * n + 6.445e-06 * steps);
+    case 18:
+      return estimate{0.009864 + 5.536e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 19:
+      return estimate{0.009864 + 2.158e-11 * n * steps}
+          + in_waves(blocks_, 132, 6.608e-11 * n + 5.391e-07 * steps)
+          + in_waves(blocks_, 264, 1.603e-10 * n + 2.951e-06 * steps);
+    case 20:
+      return estimate{0.009864 + 2.54e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.756e-11 * n + 7.73e-09 * steps)
+          + in_waves(blocks_, 1056, 1.916e-10 * n + 3.342e-06 * steps);
+    case 21:
+      return estimate{0.009864 + 2.188e-11 * n * steps}
+          + in_waves(blocks_, 132, 7.774e-11 * n + 4.504e-07 * steps)
+          + in_waves(blocks_, 528, 3.7e-10 * n + 5.816e-06 * steps);
+    case 22:
+      return estimate{0.009864 + 1.705e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.456e-10 * n + 2.325e-06 * steps)
+          + in_waves(blocks_, 264, 2.885e-10 * n + 4.598e-06 * steps);
+    case 23:
+      return estimate{0.009864 + 2.432e-11 * n * steps}
+          + in_waves(blocks_, 132, 3.625e-11 * n + 7.859e-08 * steps)
+          + in_waves(blocks_, 1056, 3.765e-10 * n + 6.403e-06 * steps);
+    case 24:
+      return estimate{0.009864 + 5.551e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 25:
+      return estimate{0.009864 + 1.689e-11 * n * steps}
+          + in_waves(blocks_, 132, 1.557e-10 * n + 2.301e-06 * steps)
+          + in_waves(blocks_, 264, 3.085e-10 * n + 4.553e-06 * steps);
+    case 26:
+      return estimate{0.009864 + 5.544e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 27:
+      return estimate{0.009864 + 2.193e-11 * n * steps}
+          + in_waves(blocks_, 132, 7.855e-11 * n + 4.482e-07 * steps)
+          + in_waves(blocks_, 528, 3.734e-10 * n + 5.813e-06 * steps);
+    case 28:
+      return estimate{0.009864 + 5.521e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 29:
+      return estimate{0.009864 + 5.533e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 30:
+      return estimate{0.009864 + 5.481e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    case 31:
+      return estimate{0.009864 + 2.546e-11 * n * steps}
+          + in_waves(blocks_, 132, 6.452e-10 * n + 6.849e-06 * steps);
+    case 32:
+      return estimate{0.009864 + 2.196e-11 * n * steps}
+          + in_waves(blocks_, 132, 7.71e-11 * n + 4.73e-07 * steps)
+          + in_waves(blocks_, 528, 3.663e-10 * n + 5.815e-06 * steps);
+    case 33:
+      return estimate{0.009864 + 5.562e-11 * n * steps}
+          + in_waves(blocks_, 132, 0.0);
+    default:
+      return {0, false};
+  }
+}
+
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
+                      int otherwise_) {
+  int best_ = -1;
+  double least_ms_ = 0;
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
+    const plan& p_ = plans[cost_plans[i_]];
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
+    const estimate predicted_ = time_of(i_, asked_);
+    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
+    best_ = cost_plans[i_];
+    least_ms_ = predicted_.ms;
+  }
+  return best_ < 0 ? otherwise_ : best_;
 }
 
 struct found {
@@ -396,11 +600,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -420,13 +625,13 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
+  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

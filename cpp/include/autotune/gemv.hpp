@@ -310,11 +310,11 @@ inline constexpr plan plans[] = {
     {128,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
     {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
     {128,32,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,16,-1,1022ULL,true},
+    {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
     {256,256,1,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
     {256,16,4,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
     {256,64,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,16,-1,1022ULL,true},
     {256,4,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
     {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
     {256,32,4,2,2,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,11,-1,1022ULL,true},
     {256,4,2,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
@@ -381,34 +381,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 32, 0, 0, 0},
-    {32, 64, 0, 0, 1}
+    {0, 0, -1},
+    {0, 32, 0},
+    {32, 64, 1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -560,41 +542,41 @@ inline constexpr near_row near_rows[] = {
     {{25, 318}, 1, false, 1},
     {{25, 318}, 21, true, 1},
     // NVIDIA_H200
-    {{25, 318}, 22, false, 2},
+    {{25, 318}, 1, false, 2},
     {{25, 318}, 27, true, 2},
-    {{41, 310}, 22, false, 2},
+    {{41, 310}, 1, false, 2},
     {{41, 310}, 37, true, 2},
     {{64, 288}, 22, false, 2},
     {{64, 288}, 37, true, 2},
-    {{96, 320}, 22, false, 2},
+    {{96, 320}, 24, false, 2},
     {{96, 320}, 27, true, 2},
-    {{112, 192}, 27, false, 2},
+    {{112, 192}, 26, false, 2},
     {{144, 256}, 27, false, 2},
-    {{159, 159}, 28, false, 2},
-    {{160, 160}, 28, false, 2},
+    {{159, 159}, 38, false, 2},
+    {{160, 160}, 8, false, 2},
     {{176, 176}, 29, false, 2},
-    {{192, 112}, 11, false, 2},
-    {{192, 192}, 38, false, 2},
-    {{192, 191}, 38, false, 2},
-    {{208, 208}, 38, false, 2},
-    {{224, 224}, 29, false, 2},
+    {{192, 112}, 39, false, 2},
+    {{192, 192}, 30, false, 2},
+    {{192, 191}, 30, false, 2},
+    {{208, 208}, 31, false, 2},
+    {{224, 224}, 32, false, 2},
     {{240, 128}, 33, false, 2},
-    {{265, 64}, 34, false, 2},
+    {{265, 64}, 16, false, 2},
     {{269, 83}, 17, false, 2},
     {{288, 64}, 34, false, 2},
     {{320, 25}, 35, false, 2},
     {{320, 96}, 36, false, 2},
     // sm_90
     {{160, 160}, 9, false, 1},
-    {{192, 192}, 38, false, 2},
-    {{208, 208}, 38, false, 2},
+    {{192, 192}, 12, false, 1},
+    {{208, 208}, 7, false, 1},
     {{224, 224}, 14, false, 1},
     {{320, 96}, 20, false, 1},
     {{96, 320}, 3, false, 1},
     {{240, 128}, 15, false, 1},
     {{265, 64}, 16, false, 1},
-    {{192, 191}, 38, false, 2},
-    {{159, 159}, 8, false, 1},
+    {{192, 191}, 13, false, 1},
+    {{159, 159}, 38, false, 2},
     {{176, 176}, 10, false, 1},
     {{320, 25}, 19, false, 1},
     {{288, 64}, 18, false, 1},
@@ -606,7 +588,7 @@ inline constexpr near_row near_rows[] = {
     {{64, 288}, 21, true, 1},
     {{25, 318}, 1, false, 1},
     {{25, 318}, 21, true, 1},
-    {{41, 310}, 22, false, 2},
+    {{41, 310}, 1, false, 2},
     {{41, 310}, 37, true, 2},
     {{269, 83}, 17, false, 2},
     {{0, 0}, 0, false, 0}  // ends the table
@@ -738,7 +720,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {39, 21, 40, 38, 41, 19, 42, 5, 6, 7, 15, 17, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 24, 27, 28, 29, 30, 31, 34, 36, 38, 43, 44, 37, 45, 42, 46, 19, 55, 47, 48, 56, 57, 49, 50, 51, 52, 58, 53, 54, 22, 24, 27, 28, 29, 11, 31, 33, 17, 34, 35, 36};
+inline constexpr int cost_plans[] = {40, 21, 41, 38, 42, 19, 43, 5, 6, 7, 15, 17, 39, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 24, 27, 28, 29, 30, 31, 34, 36, 38, 39, 44, 37, 45, 43, 46, 19, 55, 47, 48, 56, 57, 49, 50, 51, 52, 58, 53, 54, 22, 24, 27, 28, 29, 11, 31, 33, 17, 34, 35, 36};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1695,11 +1677,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -1719,20 +1702,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

@@ -331,33 +331,15 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 32, 0, 0, 0}
+    {0, 0, -1},
+    {0, 32, 0}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -439,8 +421,8 @@ inline constexpr near_row near_rows[] = {
     {{64, 265}, 20, false, 1},
     {{83, 269}, 3, false, 1},
     {{288, 64}, 17, false, 1},
-    {{111, 196}, 19, false, 1},
-    {{134, 206}, 19, false, 1},
+    {{111, 196}, 5, false, 1},
+    {{134, 206}, 6, false, 1},
     {{96, 320}, 4, false, 0},
     {{320, 96}, 18, false, 0},
     {{0, 0}, 0, false, 0}  // ends the table
@@ -1120,11 +1102,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -1144,20 +1127,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

@@ -274,6 +274,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma,256,128,32,16,32,4,LAYOUT_value::swizzle,1,2,true,4,1,{384, 1, 1},198656,false,true,6,3,16ULL,true},
     {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,1,false,8,1,{384, 1, 1},198656,false,true,4,1,16ULL,true},
     {VARIANT_value::wgmma,128,256,32,16,32,3,LAYOUT_value::swizzle,1,1,false,16,1,{384, 1, 1},149504,false,true,4,1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,32,16,32,5,LAYOUT_value::swizzle,1,1,true,8,1,{384, 1, 1},165888,false,true,0,4,16ULL,true},
     {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,2,1,false,16,1,{384, 1, 1},198656,false,true,7,1,16ULL,true},
     {VARIANT_value::wgmma,128,64,32,16,32,6,LAYOUT_value::swizzle,1,1,false,4,1,{384, 1, 1},149504,false,true,2,1,16ULL,true},
     {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,1,false,16,1,{384, 1, 1},198656,false,true,2,1,16ULL,true},
@@ -288,7 +289,6 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma,128,128,32,16,32,6,LAYOUT_value::swizzle,1,1,true,4,1,{384, 1, 1},198656,false,true,0,4,16ULL,true},
     {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,1,true,16,1,{384, 1, 1},198656,false,true,2,4,16ULL,true},
     {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,2,true,4,1,{384, 1, 1},198656,false,true,5,3,16ULL,true},
-    {VARIANT_value::wgmma,128,128,32,16,32,5,LAYOUT_value::swizzle,1,1,true,8,1,{384, 1, 1},165888,false,true,0,4,16ULL,true},
     {VARIANT_value::wgmma,128,128,32,16,32,5,LAYOUT_value::swizzle,1,1,true,16,1,{384, 1, 1},165888,false,true,0,4,16ULL,true}
 };
 
@@ -349,37 +349,19 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 16, 0, 0, -1},
-    {16, 16, 0, 0, -1},
-    {16, 41, 0, 0, 0},
-    {41, 66, 0, 0, 1},
-    {66, 91, 0, 0, 2}
+    {0, 0, -1},
+    {0, 16, -1},
+    {16, 16, -1},
+    {16, 41, 0},
+    {41, 66, 1},
+    {66, 91, 2}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -481,13 +463,13 @@ inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
     {{192, 192, 192, dtype_value::float16, out_dtype_value::float16}, 5, false, 3},
     {{208, 208, 208, dtype_value::float16, out_dtype_value::float16}, 5, false, 3},
-    {{161, 157, 151, dtype_value::float16, out_dtype_value::float16}, 0, false, 3},
-    {{160, 160, 160, dtype_value::float16, out_dtype_value::float16}, 0, false, 3},
+    {{161, 157, 151, dtype_value::float16, out_dtype_value::float16}, 12, false, 3},
+    {{160, 160, 160, dtype_value::float16, out_dtype_value::float16}, 3, false, 3},
     {{112, 192, 192, dtype_value::float16, out_dtype_value::float16}, 1, false, 3},
-    {{64, 192, 192, dtype_value::float16, out_dtype_value::float16}, 1, false, 3},
+    {{64, 192, 192, dtype_value::float16, out_dtype_value::float16}, 2, false, 3},
     {{0, 192, 192, dtype_value::float16, out_dtype_value::float16}, 1, false, 3},
     {{192, 192, 192, dtype_value::bfloat16, out_dtype_value::bfloat16}, 5, false, 4},
-    {{192, 192, 192, dtype_value::float16, out_dtype_value::float32}, 12, false, 5},
+    {{192, 192, 192, dtype_value::float16, out_dtype_value::float32}, 13, false, 5},
     {{208, 236, 208, dtype_value::float16, out_dtype_value::float16}, 11, false, 0},
     // sm_90
     {{192, 192, 192, dtype_value::float16, out_dtype_value::float16}, 5, false, 3},
@@ -614,7 +596,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 5, 3, 8, 1, 6, 10, 2, 7, 13, 12, 14, 15, 16, 17, 11, 0, 11, 15, 18, 5, 6, 10, 9, 3, 2, 8, 1, 7, 19, 20, 14, 12, 21, 17, 22, 23, 24, 25, 26, 27, 0, 11, 15, 18, 5, 6, 10, 9, 3, 2, 8, 1, 7, 19, 20, 14, 12, 21, 17, 22, 23, 24, 25, 26, 27, 0, 11, 15, 18, 5, 6, 10, 9, 3, 2, 8, 1, 7, 19, 20, 14, 12, 21, 17, 22, 23, 24, 25, 26, 27};
+inline constexpr int cost_plans[] = {0, 5, 3, 8, 1, 6, 10, 2, 7, 14, 13, 15, 16, 17, 18, 11, 0, 11, 16, 19, 5, 6, 10, 9, 3, 2, 8, 1, 7, 20, 21, 15, 13, 22, 18, 23, 24, 25, 26, 12, 27, 0, 11, 16, 19, 5, 6, 10, 9, 3, 2, 8, 1, 7, 20, 21, 15, 13, 22, 18, 23, 24, 25, 26, 12, 27, 0, 11, 16, 19, 5, 6, 10, 9, 3, 2, 8, 1, 7, 20, 21, 15, 13, 22, 18, 23, 24, 25, 26, 12, 27};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1823,11 +1805,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -1847,20 +1830,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

@@ -241,7 +241,6 @@ inline constexpr plan plans[] = {
     {8,256,1,4,{256, 1, 1},0,false,true,1,1,496ULL,true},
     {2,256,8,3,{256, 1, 1},0,false,true,3,4,496ULL,true},
     {6,256,1,4,{256, 1, 1},0,false,true,2,2,496ULL,true},
-    {8,256,2,3,{256, 1, 1},0,false,true,1,0,496ULL,true},
     {6,256,1,4,{256, 1, 1},0,false,true,2,6,496ULL,true},
     {8,128,2,4,{128, 1, 1},0,false,true,1,1,496ULL,true},
     {4,256,8,4,{256, 1, 1},0,false,true,4,7,496ULL,true},
@@ -276,6 +275,7 @@ inline constexpr plan plans[] = {
     {2,256,8,3,{256, 1, 1},0,false,true,3,0,496ULL,true},
     {4,512,8,2,{512, 1, 1},0,false,true,4,23,496ULL,true},
     {8,256,1,4,{256, 1, 1},0,false,true,1,24,496ULL,true},
+    {8,256,2,3,{256, 1, 1},0,false,true,1,0,496ULL,true},
     {8,256,4,2,{256, 1, 1},0,false,true,1,5,496ULL,true},
     {8,512,8,2,{512, 1, 1},0,false,true,1,25,496ULL,true},
     {1,256,6,2,{256, 1, 1},0,false,true,0,6,511ULL,true},
@@ -357,50 +357,32 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 16, 0, 0, 0},
-    {16, 32, 0, 0, 1},
-    {32, 48, 0, 0, 2},
-    {48, 64, 0, 0, 3},
-    {64, 80, 0, 0, 4},
-    {80, 96, 0, 0, 5},
-    {96, 112, 0, 0, 6},
-    {112, 128, 0, 0, 7},
-    {128, 144, 0, 0, 8},
-    {144, 160, 0, 0, 9},
-    {160, 176, 0, 0, 10},
-    {176, 192, 0, 0, 11},
-    {192, 208, 0, 0, 12},
-    {208, 224, 0, 0, 13},
-    {224, 240, 0, 0, 14},
-    {240, 256, 0, 0, 15},
-    {256, 272, 0, 0, 16},
-    {272, 288, 0, 0, 17}
+    {0, 0, -1},
+    {0, 16, 0},
+    {16, 32, 1},
+    {32, 48, 2},
+    {48, 64, 3},
+    {64, 80, 4},
+    {80, 96, 5},
+    {96, 112, 6},
+    {112, 128, 7},
+    {128, 144, 8},
+    {144, 160, 9},
+    {160, 176, 10},
+    {176, 192, 11},
+    {192, 208, 12},
+    {208, 224, 13},
+    {224, 240, 14},
+    {240, 256, 15},
+    {256, 272, 16},
+    {272, 288, 17}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -489,19 +471,19 @@ inline constexpr near_row near_rows[] = {
     {{112, 240, dtype_value::float16, function_value::rms_norm}, 14, false, 10},
     {{25, 213, dtype_value::bfloat16, function_value::rms_norm}, 15, false, 2},
     {{112, 240, dtype_value::bfloat16, function_value::rms_norm_residual}, 10, false, 8},
-    {{25, 213, dtype_value::float32, function_value::rms_norm_residual}, 16, false, 6},
-    {{73, 176, dtype_value::float32, function_value::layer_norm}, 17, false, 12},
-    {{25, 213, dtype_value::float16, function_value::layer_norm}, 18, false, 3},
-    {{112, 240, dtype_value::float16, function_value::cross_entropy}, 10, false, 9},
-    {{25, 213, dtype_value::bfloat16, function_value::cross_entropy}, 15, false, 1},
-    {{112, 240, dtype_value::bfloat16, function_value::cross_entropy_gradient}, 14, false, 7},
-    {{25, 213, dtype_value::float32, function_value::cross_entropy_gradient}, 16, false, 5},
-    {{117, 197, dtype_value::float32, function_value::rms_norm}, 17, false, 13},
+    {{25, 213, dtype_value::float32, function_value::rms_norm_residual}, 6, false, 6},
+    {{73, 176, dtype_value::float32, function_value::layer_norm}, 16, false, 12},
+    {{25, 213, dtype_value::float16, function_value::layer_norm}, 3, false, 3},
+    {{112, 240, dtype_value::float16, function_value::cross_entropy}, 9, false, 9},
+    {{25, 213, dtype_value::bfloat16, function_value::cross_entropy}, 1, false, 1},
+    {{112, 240, dtype_value::bfloat16, function_value::cross_entropy_gradient}, 7, false, 7},
+    {{25, 213, dtype_value::float32, function_value::cross_entropy_gradient}, 5, false, 5},
+    {{117, 197, dtype_value::float32, function_value::rms_norm}, 16, false, 13},
     {{158, 234, dtype_value::bfloat16, function_value::layer_norm}, 14, false, 14},
-    {{112, 220, dtype_value::float16, function_value::rms_norm_residual}, 18, false, 15},
+    {{112, 220, dtype_value::float16, function_value::rms_norm_residual}, 17, false, 15},
     {{44, 213, dtype_value::float16, function_value::cross_entropy_gradient}, 15, false, 16},
-    {{65, 246, dtype_value::bfloat16, function_value::softmax}, 19, false, 17},
-    {{112, 237, dtype_value::float32, function_value::cross_entropy}, 20, false, 18},
+    {{65, 246, dtype_value::bfloat16, function_value::softmax}, 18, false, 17},
+    {{112, 237, dtype_value::float32, function_value::cross_entropy}, 19, false, 18},
     {{0, 0, dtype_value::bfloat16, function_value::cross_entropy}, 0, false, 0}  // ends the table
 };
 
@@ -628,7 +610,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {21, 22, 23, 24, 25, 26, 27, 14, 28, 29, 19, 15, 13, 30, 31, 32, 21, 22, 23, 33, 27, 34, 35, 14, 10, 19, 15, 13, 30, 31, 32, 36, 21, 22, 23, 37, 33, 38, 39, 14, 10, 28, 29, 15, 13, 30, 31, 36, 21, 22, 23, 37, 33, 38, 39, 35, 14, 28, 19, 40, 15, 13, 30, 32, 41, 42, 43, 44, 45, 46, 47, 48, 20, 12, 49, 17, 50, 16, 51, 52, 42, 43, 53, 54, 46, 48, 55, 12, 56, 17, 50, 16, 51, 57, 58, 52, 21, 22, 23, 59, 27, 34, 35, 14, 28, 60, 19, 15, 13, 30, 31, 32, 21, 22, 23, 24, 59, 61, 27, 39, 34, 10, 15, 62, 13, 30, 31, 36, 21, 22, 37, 33, 25, 38, 26, 35, 14, 28, 19, 15, 13, 30, 31, 32, 21, 22, 23, 37, 33, 26, 14, 60, 29, 19, 15, 13, 30, 31, 32, 36, 41, 42, 63, 43, 64, 53, 65, 54, 48, 12, 17, 66, 50, 16, 67, 52, 42, 63, 43, 64, 68, 48, 55, 69, 56, 70, 71, 17, 50, 16, 57, 58, 42, 63, 44, 53, 68, 47, 48, 55, 20, 12, 17, 50, 16, 51, 67, 52, 21, 22, 37, 33, 59, 72, 14, 10, 28, 29, 73, 40, 15, 13, 30, 31, 22, 23, 37, 59, 27, 39, 34, 10, 73, 15, 62, 13, 30, 31, 36, 18, 21, 22, 24, 25, 59, 39, 35, 14, 60, 19, 15, 62, 13, 30, 31, 32, 21, 22, 24, 61, 27, 34, 35, 14, 28, 60, 29, 19, 15, 13, 30, 32, 42, 43, 44, 45, 74, 48, 69, 20, 12, 17, 50, 16, 51, 67, 58, 52};
+inline constexpr int cost_plans[] = {20, 21, 22, 23, 24, 25, 26, 14, 27, 28, 18, 15, 13, 29, 30, 31, 20, 21, 22, 32, 26, 33, 34, 14, 10, 18, 15, 13, 29, 30, 31, 35, 20, 21, 22, 36, 32, 37, 38, 14, 10, 27, 28, 15, 13, 29, 30, 35, 20, 21, 22, 36, 32, 37, 38, 34, 14, 27, 18, 39, 15, 13, 29, 31, 40, 41, 42, 43, 44, 45, 46, 47, 19, 12, 48, 16, 49, 50, 51, 52, 41, 42, 53, 54, 45, 47, 55, 12, 56, 16, 49, 50, 51, 57, 58, 52, 20, 21, 22, 59, 26, 33, 34, 14, 27, 60, 18, 15, 13, 29, 30, 31, 20, 21, 22, 23, 59, 61, 26, 38, 33, 10, 15, 62, 13, 29, 30, 35, 20, 21, 36, 32, 24, 37, 25, 34, 14, 27, 18, 15, 13, 29, 30, 31, 20, 21, 22, 36, 32, 25, 14, 60, 28, 18, 15, 13, 29, 30, 31, 35, 40, 41, 63, 42, 64, 53, 65, 54, 47, 12, 16, 66, 49, 50, 67, 52, 41, 63, 42, 64, 68, 47, 55, 69, 56, 70, 71, 16, 49, 50, 57, 58, 41, 63, 43, 53, 68, 46, 47, 55, 19, 12, 16, 49, 50, 51, 67, 52, 20, 21, 36, 32, 59, 72, 14, 10, 27, 28, 73, 39, 15, 13, 29, 30, 21, 22, 36, 59, 26, 38, 33, 10, 73, 15, 62, 13, 29, 30, 35, 17, 20, 21, 23, 24, 59, 38, 34, 14, 60, 18, 15, 62, 13, 29, 30, 31, 20, 21, 23, 61, 26, 33, 34, 14, 27, 60, 28, 18, 15, 13, 29, 31, 41, 42, 43, 44, 74, 47, 69, 19, 12, 16, 49, 50, 51, 67, 58, 52};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -4569,11 +4551,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -4593,20 +4576,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

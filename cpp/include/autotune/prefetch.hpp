@@ -246,6 +246,7 @@ inline constexpr plan plans[] = {
     {MODE_value::smem_roll_async,1,LAYOUT_value::threads,0,4,1024,2,{1024, 1, 1},0,false,true,3,0,1022ULL,true},
     {MODE_value::smem_roll,1,LAYOUT_value::slots_,0,4,256,4,{256, 1, 1},0,false,true,4,0,1023ULL,true},
     {MODE_value::smem_roll_async,16,LAYOUT_value::slots_,0,4,128,0,{128, 1, 1},0,false,true,0,-1,1022ULL,true},
+    {MODE_value::reg_roll,16,LAYOUT_value::slots_,0,4,128,0,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
     {MODE_value::l2,1,LAYOUT_value::slots_,0,4,128,2,{128, 1, 1},0,false,true,5,0,1023ULL,true},
     {MODE_value::reg_roll,2,LAYOUT_value::slots_,0,4,512,0,{512, 1, 1},0,false,true,6,-1,1023ULL,true},
     {MODE_value::smem_batch,2,LAYOUT_value::threads,0,4,64,4,{64, 1, 1},0,false,true,5,0,1023ULL,true}
@@ -302,36 +303,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 1, -1},
-    {0, 4, 1, 2, -1}
+    {0, 0, -1},
+    {0, 4, -1},
+    {4, 8, -1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {128, 0.877},
-    {128, 0.8729},
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -346,13 +327,13 @@ inline constexpr exact_row exact_rows[] = {
     {{67108864, 64, 4}, 6, 1.0, {0, 0, 0}},
     // NVIDIA_H200
     {{10000003, 32, 4}, 1, 1.0, {0, 0, 0}},
-    {{67108864, 0, 0}, 7, 1.0, {0, 0, 0}},
+    {{67108864, 0, 0}, 8, 1.0, {0, 0, 0}},
     {{67108864, 0, 4}, 6, 1.0, {0, 0, 0}},
-    {{67108864, 8, 0}, 7, 1.0, {0, 0, 0}},
+    {{67108864, 8, 0}, 8, 1.0, {0, 0, 0}},
     {{67108864, 8, 4}, 6, 1.0, {0, 0, 0}},
-    {{67108864, 32, 0}, 7, 1.0, {0, 0, 0}},
+    {{67108864, 32, 0}, 8, 1.0, {0, 0, 0}},
     {{67108864, 32, 4}, 6, 1.0, {0, 0, 0}},
-    {{67108864, 64, 0}, 8, 1.0, {0, 0, 0}},
+    {{67108864, 64, 0}, 9, 1.0, {0, 0, 0}},
     {{67108864, 64, 4}, 6, 1.0, {0, 0, 0}},
     // sm_90
     {{10000003, 32, 4}, 1, 1.0, {0, 0, 0}},
@@ -369,34 +350,34 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{416, 0, 32}, 1, false, 1},
-    {{416, 48, 32}, 1, false, 1},
+    {{416, 0, 32}, 3, false, 1},
+    {{416, 48, 32}, 7, false, 1},
     {{416, 80, 32}, 1, false, 1},
-    {{416, 96, 32}, 1, false, 1},
-    {{416, 0, 0}, 1, false, 1},
-    {{416, 48, 0}, 1, false, 1},
-    {{416, 80, 0}, 1, false, 1},
-    {{416, 96, 0}, 1, false, 1},
+    {{416, 96, 32}, 6, false, 1},
+    {{416, 0, 0}, 2, false, 1},
+    {{416, 48, 0}, 2, false, 1},
+    {{416, 80, 0}, 4, false, 1},
+    {{416, 96, 0}, 5, false, 1},
     {{372, 80, 32}, 1, false, 1},
     // NVIDIA_H200
     {{416, 0, 32}, 6, false, 2},
     {{416, 48, 32}, 6, false, 2},
     {{416, 80, 32}, 1, false, 2},
     {{416, 96, 32}, 1, false, 2},
-    {{416, 0, 0}, 1, false, 2},
-    {{416, 48, 0}, 6, false, 2},
-    {{416, 80, 0}, 6, false, 2},
-    {{416, 96, 0}, 6, false, 2},
+    {{416, 0, 0}, 8, false, 2},
+    {{416, 48, 0}, 8, false, 2},
+    {{416, 80, 0}, 8, false, 2},
+    {{416, 96, 0}, 9, false, 2},
     {{372, 80, 32}, 1, false, 2},
     // sm_90
-    {{416, 0, 32}, 1, false, 1},
-    {{416, 48, 32}, 1, false, 1},
+    {{416, 0, 32}, 3, false, 1},
+    {{416, 48, 32}, 7, false, 1},
     {{416, 80, 32}, 1, false, 1},
-    {{416, 96, 32}, 1, false, 1},
-    {{416, 0, 0}, 1, false, 1},
-    {{416, 48, 0}, 1, false, 1},
-    {{416, 80, 0}, 1, false, 1},
-    {{416, 96, 0}, 1, false, 1},
+    {{416, 96, 32}, 6, false, 1},
+    {{416, 0, 0}, 2, false, 1},
+    {{416, 48, 0}, 2, false, 1},
+    {{416, 80, 0}, 4, false, 1},
+    {{416, 96, 0}, 5, false, 1},
     {{372, 80, 32}, 1, false, 1},
     {{0, 0, 0}, 0, false, 0}  // ends the table
 };
@@ -506,7 +487,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 6, 1, 9};
+inline constexpr int cost_plans[] = {0, 3, 7, 1, 0, 6, 1, 10};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -519,18 +500,34 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
   switch (number_of_cost_) {
     case 0:
+      return estimate{0.01541 + 1.304e-09 * n + 9.759e-12 * n * intensity + 3.935e-10 * n * warps_per_sm}
+          + in_waves(blocks_, 132, 2.423e-11 * n)
+          + in_waves(blocks_, 1056, 4.076e-10 * n);
+    case 1:
+      return estimate{0.01541 + 1.301e-09 * n + 8.881e-12 * n * intensity + 2.569e-10 * n * warps_per_sm}
+          + in_waves(blocks_, 132, 2.166e-11 * n)
+          + in_waves(blocks_, 1056, 4.037e-10 * n);
+    case 2:
+      return estimate{0.01541 + 1.218e-09 * n + 9.085e-12 * n * intensity + 1.946e-10 * n * warps_per_sm}
+          + in_waves(blocks_, 132, 3.458e-11 * n)
+          + in_waves(blocks_, 1056, 4.696e-10 * n);
+    case 3:
+      return estimate{0.01541 + 1.333e-09 * n + 9.898e-13 * n * intensity + 2.087e-10 * n * warps_per_sm}
+          + in_waves(blocks_, 132, 1.744e-11 * n)
+          + in_waves(blocks_, 1056, 1.792e-10 * n);
+    case 4:
       return estimate{0.01186 + 9.645e-10 * n + 8.541e-12 * n * intensity + 4.2e-10 * n * warps_per_sm}
           + in_waves(blocks_, 132, 1.475e-11 * n)
           + in_waves(blocks_, 1056, 2.88e-10 * n);
-    case 1:
+    case 5:
       return estimate{0.01186 + 8.285e-10 * n + 6.521e-12 * n * intensity + 1.286e-10 * n * warps_per_sm}
           + in_waves(blocks_, 132, 2.262e-11 * n)
           + in_waves(blocks_, 1056, 2.985e-10 * n);
-    case 2:
+    case 6:
       return estimate{0.01186 + 9.148e-10 * n + 7.379e-12 * n * intensity + 1.424e-10 * n * warps_per_sm}
           + in_waves(blocks_, 132, 1.233e-11 * n)
           + in_waves(blocks_, 1056, 1.263e-10 * n);
-    case 3:
+    case 7:
       return estimate{0.03057 + 2.787e-10 * n + 0.0001357 * intensity + 2.022e-12 * n * intensity}
           + in_waves(blocks_, 132, 3.764e-05 + 5.608e-13 * n + 2.731e-07 * intensity)
           + in_waves(blocks_, 1056, 0.0002969 + 4.424e-12 * n + 2.154e-06 * intensity);
@@ -561,11 +558,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -585,16 +583,13 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -692,13 +687,13 @@ static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4),
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0), 5, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 4), 6, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 10000003, 32, 4), 1, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 0, 0), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 0, 0), 8, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 0, 4), 6, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 8, 0), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 8, 0), 8, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 8, 4), 6, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 32, 0), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 32, 0), 8, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 32, 4), 6, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 64, 0), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 64, 0), 9, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 67108864, 64, 4), 6, quality::exact));
 static_assert(detail::is(lookup(90, 10000003, 32, 4), 1, quality::exact));
 static_assert(detail::is(lookup(90, 67108864, 0, 0), 2, quality::exact));

@@ -300,7 +300,6 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,768,4,2,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,5,3,1023ULL,true},
     {VARIANT_value::cuda,768,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
     {VARIANT_value::portable,1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {VARIANT_value::cuda,256,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,3,2,1023ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
     {VARIANT_value::cuda,768,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,5,3,1023ULL,true},
     {VARIANT_value::cuda,1024,2,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,true,true,7,5,1023ULL,true},
@@ -308,6 +307,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,64,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{64, 1, 1},0,true,true,8,6,1022ULL,true},
     {VARIANT_value::cuda,128,1,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,9,7,1022ULL,true},
     {VARIANT_value::cuda,128,2,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,9,7,1023ULL,true},
+    {VARIANT_value::cuda,256,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,3,2,1023ULL,true},
     {VARIANT_value::cuda,256,2,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1022ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1022ULL,true},
     {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,3,2,1023ULL,true},
@@ -317,9 +317,9 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,true,true,7,5,1023ULL,true},
     {VARIANT_value::cuda,256,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,9,7,1022ULL,true},
     {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,10,8,1023ULL,true},
-    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,12,-1,1023ULL,true},
+    {VARIANT_value::cuda,512,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,10,8,1022ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,13,10,1023ULL,true},
+    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,12,10,1023ULL,true},
     {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,11,9,1022ULL,true},
     {VARIANT_value::cuda,768,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
     {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,11,9,1023ULL,true},
@@ -327,10 +327,10 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{512, 1, 1},0,true,true,10,8,1023ULL,true},
     {VARIANT_value::cuda,512,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{512, 1, 1},0,true,true,2,1,226ULL,true},
     {VARIANT_value::cuda,256,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,10,8,1022ULL,true},
     {VARIANT_value::cuda,768,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
     {VARIANT_value::cuda,768,1,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,11,9,1022ULL,true},
     {VARIANT_value::cuda,768,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1022ULL,true},
+    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,13,-1,1023ULL,true},
     {VARIANT_value::cuda,128,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,9,7,1023ULL,true},
     {VARIANT_value::cuda,128,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,2,1,1023ULL,true},
     {VARIANT_value::cuda,128,4,2,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,1,0,1022ULL,true},
@@ -388,34 +388,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 32, 0, 0, 0},
-    {32, 64, 0, 0, 1}
+    {0, 0, -1},
+    {0, 32, 0},
+    {32, 64, 1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -475,11 +457,11 @@ inline constexpr exact_row exact_rows[] = {
     {{1073741824}, 9, 1.0, {0, 0, 0}},
     // NVIDIA_H200
     {{32}, 1, 1.0, {0, 0, 0}},
-    {{96}, 14, 1.0, {0, 0, 0}},
-    {{200}, 15, 1.0, {0, 0, 0}},
-    {{600}, 16, 1.0, {0, 0, 0}},
-    {{1500}, 17, 1.0, {0, 0, 0}},
-    {{5000}, 10, 1.0, {0, 0, 0}},
+    {{96}, 13, 1.0, {0, 0, 0}},
+    {{200}, 14, 1.0, {0, 0, 0}},
+    {{600}, 15, 1.0, {0, 0, 0}},
+    {{1500}, 16, 1.0, {0, 0, 0}},
+    {{5000}, 17, 1.0, {0, 0, 0}},
     {{20000}, 8, 1.0, {0, 0, 0}},
     {{65536}, 18, 1.0, {0, 0, 0}},
     {{262144}, 19, 1.0, {0, 0, 0}},
@@ -501,66 +483,65 @@ inline constexpr exact_row exact_rows[] = {
     {{268435456}, 8, 1.0, {0, 0, 0}},
     {{1073741824}, 9, 1.0, {0, 0, 0}},
     {{32}, 1, 1.0, {0, 0, 0}},
-    {{96}, 14, 1.0, {0, 0, 0}},
-    {{200}, 15, 1.0, {0, 0, 0}},
-    {{600}, 16, 1.0, {0, 0, 0}},
-    {{1500}, 17, 1.0, {0, 0, 0}},
-    {{5000}, 10, 1.0, {0, 0, 0}},
+    {{96}, 13, 1.0, {0, 0, 0}},
+    {{200}, 14, 1.0, {0, 0, 0}},
+    {{600}, 15, 1.0, {0, 0, 0}},
+    {{1500}, 16, 1.0, {0, 0, 0}},
+    {{5000}, 17, 1.0, {0, 0, 0}},
     {{20000}, 8, 1.0, {0, 0, 0}},
     {{0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{256}, 10, false, 1},
-    {{256}, 1, true, 1},
-    {{288}, 11, false, 1},
+    {{256}, 1, false, 1},
+    {{288}, 10, false, 1},
     {{288}, 6, true, 1},
     {{320}, 3, false, 1},
-    {{320}, 12, true, 1},
-    {{352}, 3, false, 1},
-    {{352}, 13, true, 1},
-    {{372}, 3, false, 1},
-    {{372}, 13, true, 1},
-    {{384}, 10, false, 1},
-    {{384}, 6, true, 1},
-    {{416}, 13, false, 1},
-    {{448}, 13, false, 1},
-    {{480}, 13, false, 1},
+    {{320}, 11, true, 1},
+    {{352}, 4, false, 1},
+    {{352}, 12, true, 1},
+    {{372}, 5, false, 1},
+    {{372}, 12, true, 1},
+    {{384}, 6, false, 1},
+    {{416}, 7, false, 1},
+    {{416}, 11, true, 1},
+    {{448}, 8, false, 1},
+    {{448}, 12, true, 1},
+    {{480}, 9, false, 1},
+    {{480}, 12, true, 1},
     // NVIDIA_H200
-    {{256}, 11, false, 2},
-    {{256}, 25, true, 2},
-    {{288}, 3, false, 2},
-    {{288}, 18, true, 2},
+    {{256}, 25, false, 2},
+    {{288}, 18, false, 2},
     {{320}, 3, false, 2},
     {{320}, 23, true, 2},
     {{352}, 26, false, 2},
     {{352}, 18, true, 2},
-    {{384}, 22, false, 2},
+    {{384}, 27, false, 2},
     {{384}, 18, true, 2},
-    {{416}, 27, false, 2},
-    {{416}, 23, true, 2},
-    {{448}, 27, false, 2},
+    {{416}, 23, false, 2},
+    {{448}, 24, false, 2},
     {{448}, 23, true, 2},
-    {{480}, 27, false, 2},
-    {{372}, 26, false, 2},
+    {{480}, 24, false, 2},
+    {{372}, 21, false, 2},
     {{372}, 23, true, 2},
     // sm_90
-    {{256}, 10, false, 1},
-    {{256}, 1, true, 1},
-    {{288}, 11, false, 1},
+    {{256}, 1, false, 1},
+    {{288}, 10, false, 1},
     {{288}, 6, true, 1},
     {{320}, 3, false, 1},
-    {{320}, 12, true, 1},
-    {{352}, 3, false, 1},
-    {{352}, 13, true, 1},
-    {{372}, 3, false, 1},
-    {{372}, 13, true, 1},
-    {{384}, 10, false, 1},
-    {{384}, 6, true, 1},
-    {{416}, 13, false, 1},
-    {{448}, 13, false, 1},
-    {{480}, 13, false, 1},
+    {{320}, 11, true, 1},
+    {{352}, 4, false, 1},
+    {{352}, 12, true, 1},
+    {{372}, 5, false, 1},
+    {{372}, 12, true, 1},
+    {{384}, 6, false, 1},
+    {{416}, 7, false, 1},
+    {{416}, 11, true, 1},
+    {{448}, 8, false, 1},
+    {{448}, 12, true, 1},
+    {{480}, 9, false, 1},
+    {{480}, 12, true, 1},
     {{0}, 0, false, 0}  // ends the table
 };
 
@@ -571,12 +552,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 9, 0, 15},  // NVIDIA_H100_80GB_HBM3
-    {90, 9, 25, 15, 32}  // NVIDIA_H200
+    {90, 0, 9, 0, 16},  // NVIDIA_H100_80GB_HBM3
+    {90, 9, 25, 16, 30}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 25, 41, 32, 47},
+    {90, 25, 41, 30, 46},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -628,8 +609,8 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 9: return maximum(number{1}, ceil_div(n, number{2048}));
     case 10: return maximum(number{1}, ceil_div(n, number{16384}));
     case 11: return maximum(number{1}, ceil_div(n, number{12288}));
-    case 12: return minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264});
-    case 13: return maximum(number{1}, ceil_div(n, number{49152}));
+    case 12: return maximum(number{1}, ceil_div(n, number{49152}));
+    case 13: return minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264});
     case 14: return maximum(number{1}, ceil_div(n, number{256}));
     default: return {0, false};
   }
@@ -651,8 +632,8 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 9: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
     case 10: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
     case 11: return extent_of(maximum(number{1}, ceil_div(n, number{12288})), number{1}, number{1});
-    case 12: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{1}, number{1});
-    case 13: return extent_of(maximum(number{1}, ceil_div(n, number{49152})), number{1}, number{1});
+    case 12: return extent_of(maximum(number{1}, ceil_div(n, number{49152})), number{1}, number{1});
+    case 13: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{1}, number{1});
     case 14: return extent_of(maximum(number{1}, ceil_div(n, number{256})), number{1}, number{1});
     default: break;
   }
@@ -684,7 +665,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {1, 2, 3, 4, 6, 8, 11, 12, 28, 10, 13, 18, 19, 20, 22, 23, 29, 21, 30, 31, 24, 26, 25, 32, 33, 34, 35, 36, 37, 38, 39, 40, 18, 19, 3, 20, 22, 23, 21, 1, 11, 10, 30, 31, 26, 25, 32, 27, 33, 34, 36, 37, 14, 16, 17, 8, 41, 42, 43, 44, 45, 46, 47, 48};
+inline constexpr int cost_plans[] = {1, 2, 3, 4, 6, 8, 10, 11, 28, 17, 12, 18, 19, 20, 22, 23, 29, 21, 30, 31, 24, 26, 25, 32, 33, 34, 35, 36, 27, 37, 38, 39, 18, 19, 3, 20, 22, 23, 21, 1, 10, 17, 30, 31, 26, 25, 32, 40, 33, 34, 36, 27, 13, 15, 16, 8, 41, 42, 43, 44, 45, 46, 47, 48};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1559,11 +1540,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -1583,20 +1565,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -1694,11 +1674,11 @@ static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864), 7, qua
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456), 8, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824), 9, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 32), 1, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 96), 14, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 200), 15, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 600), 16, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1500), 17, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 5000), 10, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 96), 13, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 200), 14, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 600), 15, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1500), 16, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 5000), 17, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 20000), 8, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 65536), 18, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 262144), 19, quality::exact));
@@ -1719,11 +1699,11 @@ static_assert(detail::is(lookup(90, 67108864), 7, quality::exact));
 static_assert(detail::is(lookup(90, 268435456), 8, quality::exact));
 static_assert(detail::is(lookup(90, 1073741824), 9, quality::exact));
 static_assert(detail::is(lookup(90, 32), 1, quality::exact));
-static_assert(detail::is(lookup(90, 96), 14, quality::exact));
-static_assert(detail::is(lookup(90, 200), 15, quality::exact));
-static_assert(detail::is(lookup(90, 600), 16, quality::exact));
-static_assert(detail::is(lookup(90, 1500), 17, quality::exact));
-static_assert(detail::is(lookup(90, 5000), 10, quality::exact));
+static_assert(detail::is(lookup(90, 96), 13, quality::exact));
+static_assert(detail::is(lookup(90, 200), 14, quality::exact));
+static_assert(detail::is(lookup(90, 600), 15, quality::exact));
+static_assert(detail::is(lookup(90, 1500), 16, quality::exact));
+static_assert(detail::is(lookup(90, 5000), 17, quality::exact));
 static_assert(detail::is(lookup(90, 20000), 8, quality::exact));
 
 }  // namespace autotune::reduce

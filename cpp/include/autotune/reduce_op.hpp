@@ -264,8 +264,7 @@ inline constexpr plan plans[] = {
     {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,6,-1,226ULL,true},
     {512,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::atomic,32,{512, 1, 1},0,false,true,2,-1,1023ULL,true},
     {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,7,-1,226ULL,true},
-    {512,16,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,8,-1,226ULL,true}
+    {512,16,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -321,40 +320,22 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1}
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1},
+    {0, 0, -1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -378,10 +359,10 @@ inline constexpr near_row near_rows[] = {
     {{416, op_value::min, dtype_value::float32}, 10, false, 4},
     {{416, op_value::sum, dtype_value::float64}, 8, false, 8},
     {{416, op_value::sum, dtype_value::int32}, 9, false, 2},
-    {{320, op_value::sum, dtype_value::int32}, 3, false, 2},
+    {{320, op_value::sum, dtype_value::int32}, 2, false, 2},
     {{416, op_value::sum, dtype_value::float16}, 11, false, 6},
     {{416, op_value::sum, dtype_value::bfloat16}, 11, false, 5},
-    {{320, op_value::max, dtype_value::float16}, 12, false, 1},
+    {{320, op_value::max, dtype_value::float16}, 1, false, 1},
     {{416, op_value::prod, dtype_value::float32}, 4, false, 0},
     {{0, op_value::max, dtype_value::bfloat16}, 0, false, 0}  // ends the table
 };
@@ -431,7 +412,6 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 5: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
     case 6: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{2112}), number{1}, number{1});
     case 7: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{2112}), number{1}, number{1});
-    case 8: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{16384})), number{2112}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -445,11 +425,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -469,13 +450,10 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

@@ -556,34 +556,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 32, 0, 0, 0},
-    {32, 64, 0, 0, 1}
+    {0, 0, -1},
+    {0, 32, 0},
+    {32, 64, 1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -802,62 +784,74 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{0, 192, 192}, 14, false, 1},
-    {{32, 192, 192}, 14, false, 1},
+    {{0, 192, 192}, 1, false, 1},
+    {{32, 192, 192}, 2, false, 1},
     {{59, 112, 175}, 3, false, 1},
-    {{80, 192, 192}, 14, false, 1},
+    {{80, 192, 192}, 4, false, 1},
     {{96, 96, 256}, 5, false, 1},
-    {{96, 212, 96}, 8, false, 1},
+    {{96, 212, 96}, 6, false, 1},
     {{111, 134, 175}, 7, false, 1},
     {{112, 112, 112}, 8, false, 1},
     {{112, 112, 224}, 9, false, 1},
-    {{112, 192, 192}, 18, false, 1},
+    {{112, 192, 192}, 10, false, 1},
+    {{112, 192, 192}, 29, true, 1},
     {{128, 128, 128}, 8, false, 1},
-    {{128, 128, 208}, 14, false, 1},
-    {{131, 176, 175}, 18, false, 1},
+    {{128, 128, 208}, 12, false, 1},
+    {{131, 176, 175}, 13, false, 1},
     {{133, 133, 216}, 14, false, 1},
-    {{134, 153, 145}, 18, false, 1},
-    {{137, 172, 207}, 17, false, 1},
+    {{134, 153, 145}, 15, false, 1},
+    {{134, 153, 145}, 18, true, 1},
+    {{137, 172, 207}, 16, false, 1},
+    {{137, 172, 207}, 17, true, 1},
     {{137, 172, 207}, 19, true, 1},
     {{137, 170, 202}, 17, false, 1},
     {{137, 170, 202}, 18, true, 1},
-    {{137, 170, 202}, 17, false, 1},
-    {{137, 170, 202}, 18, true, 1},
+    {{137, 170, 202}, 18, false, 1},
     {{138, 138, 200}, 19, false, 1},
-    {{144, 144, 144}, 18, false, 1},
-    {{144, 144, 240}, 17, false, 1},
-    {{147, 147, 147}, 18, false, 1},
-    {{151, 165, 127}, 29, false, 1},
-    {{153, 153, 153}, 18, false, 1},
-    {{154, 161, 135}, 29, false, 1},
-    {{159, 159, 159}, 31, false, 1},
-    {{159, 160, 160}, 31, false, 1},
-    {{160, 160, 96}, 29, false, 1},
-    {{160, 160, 160}, 31, false, 1},
-    {{160, 160, 208}, 29, false, 1},
-    {{161, 157, 151}, 31, false, 1},
+    {{144, 144, 144}, 11, false, 1},
+    {{144, 144, 240}, 20, false, 1},
+    {{147, 147, 147}, 21, false, 1},
+    {{151, 165, 127}, 22, false, 1},
+    {{151, 165, 127}, 31, true, 1},
+    {{153, 153, 153}, 21, false, 1},
+    {{154, 161, 135}, 23, false, 1},
+    {{154, 161, 135}, 30, true, 1},
+    {{159, 159, 159}, 30, false, 1},
+    {{159, 160, 160}, 25, false, 1},
+    {{159, 160, 160}, 31, true, 1},
+    {{160, 160, 96}, 26, false, 1},
+    {{160, 160, 160}, 30, false, 1},
+    {{160, 160, 208}, 30, false, 1},
+    {{161, 157, 151}, 28, false, 1},
+    {{161, 157, 151}, 31, true, 1},
     {{163, 163, 163}, 29, false, 1},
-    {{167, 167, 167}, 29, false, 1},
-    {{169, 169, 169}, 29, false, 1},
-    {{169, 172, 166}, 29, false, 1},
-    {{175, 106, 184}, 18, false, 1},
-    {{176, 176, 176}, 29, false, 1},
-    {{176, 176, 176}, 29, false, 1},
+    {{167, 167, 167}, 30, false, 1},
+    {{169, 169, 169}, 31, false, 1},
+    {{169, 172, 166}, 32, false, 1},
+    {{169, 172, 166}, 30, true, 1},
+    {{175, 106, 184}, 33, false, 1},
+    {{176, 176, 176}, 34, false, 1},
+    {{176, 176, 176}, 28, false, 1},
+    {{176, 176, 176}, 31, true, 1},
     {{179, 179, 179}, 29, false, 1},
     {{184, 184, 184}, 29, false, 1},
-    {{191, 122, 175}, 30, false, 1},
+    {{191, 122, 175}, 35, false, 1},
+    {{191, 122, 175}, 30, true, 1},
     {{192, 0, 192}, 36, false, 1},
-    {{192, 32, 192}, 7, false, 1},
-    {{192, 80, 192}, 18, false, 1},
-    {{192, 112, 192}, 18, false, 1},
-    {{192, 192, 96}, 30, false, 1},
-    {{192, 192, 192}, 29, false, 1},
-    {{208, 64, 192}, 8, false, 1},
-    {{208, 208, 112}, 29, false, 1},
-    {{208, 208, 208}, 30, false, 1},
-    {{212, 96, 96}, 8, false, 1},
-    {{223, 121, 89}, 29, false, 1},
-    {{224, 144, 160}, 30, false, 1},
+    {{192, 32, 192}, 37, false, 1},
+    {{192, 80, 192}, 38, false, 1},
+    {{192, 112, 192}, 10, false, 1},
+    {{192, 112, 192}, 29, true, 1},
+    {{192, 192, 96}, 39, false, 1},
+    {{192, 192, 192}, 40, false, 1},
+    {{192, 192, 192}, 30, true, 1},
+    {{208, 64, 192}, 41, false, 1},
+    {{208, 208, 112}, 0, false, 1},
+    {{208, 208, 208}, 40, false, 1},
+    {{208, 208, 208}, 30, true, 1},
+    {{212, 96, 96}, 6, false, 1},
+    {{223, 121, 89}, 42, false, 1},
+    {{224, 144, 160}, 34, false, 1},
     // NVIDIA_H200
     {{0, 192, 192}, 43, false, 2},
     {{32, 192, 192}, 2, false, 2},
@@ -903,67 +897,75 @@ inline constexpr near_row near_rows[] = {
     {{192, 112, 192}, 17, true, 2},
     {{208, 64, 192}, 59, false, 2},
     // sm_90
-    {{0, 192, 192}, 14, false, 1},
-    {{32, 192, 192}, 2, false, 2},
+    {{0, 192, 192}, 1, false, 1},
+    {{32, 192, 192}, 2, false, 1},
     {{59, 112, 175}, 3, false, 1},
-    {{80, 192, 192}, 14, false, 1},
+    {{80, 192, 192}, 4, false, 1},
     {{96, 96, 256}, 5, false, 1},
-    {{96, 212, 96}, 8, false, 1},
+    {{96, 212, 96}, 6, false, 1},
     {{111, 134, 175}, 7, false, 1},
     {{112, 112, 112}, 8, false, 1},
     {{112, 112, 224}, 9, false, 1},
-    {{112, 192, 192}, 10, false, 2},
-    {{112, 192, 192}, 14, true, 2},
+    {{112, 192, 192}, 10, false, 1},
+    {{112, 192, 192}, 29, true, 1},
     {{128, 128, 128}, 8, false, 1},
-    {{128, 128, 208}, 12, false, 2},
-    {{131, 176, 175}, 13, false, 2},
+    {{128, 128, 208}, 12, false, 1},
+    {{131, 176, 175}, 13, false, 1},
     {{133, 133, 216}, 14, false, 1},
-    {{134, 153, 145}, 18, false, 1},
-    {{137, 172, 207}, 17, false, 1},
+    {{134, 153, 145}, 15, false, 1},
+    {{134, 153, 145}, 18, true, 1},
+    {{137, 172, 207}, 16, false, 1},
+    {{137, 172, 207}, 17, true, 1},
     {{137, 172, 207}, 19, true, 1},
     {{137, 170, 202}, 17, false, 1},
     {{137, 170, 202}, 18, true, 1},
-    {{137, 170, 202}, 17, false, 1},
-    {{137, 170, 202}, 18, true, 1},
+    {{137, 170, 202}, 18, false, 1},
     {{138, 138, 200}, 19, false, 1},
-    {{144, 144, 144}, 11, false, 2},
-    {{144, 144, 240}, 17, false, 1},
-    {{147, 147, 147}, 21, false, 2},
-    {{151, 165, 127}, 29, false, 1},
-    {{153, 153, 153}, 21, false, 2},
-    {{154, 161, 135}, 29, false, 1},
-    {{159, 159, 159}, 31, false, 1},
-    {{159, 160, 160}, 31, false, 1},
-    {{160, 160, 96}, 29, false, 1},
+    {{144, 144, 144}, 11, false, 1},
+    {{144, 144, 240}, 20, false, 1},
+    {{147, 147, 147}, 21, false, 1},
+    {{151, 165, 127}, 22, false, 1},
+    {{151, 165, 127}, 31, true, 1},
+    {{153, 153, 153}, 21, false, 1},
+    {{154, 161, 135}, 23, false, 1},
+    {{154, 161, 135}, 30, true, 1},
+    {{159, 159, 159}, 30, false, 1},
+    {{159, 160, 160}, 25, false, 1},
+    {{159, 160, 160}, 31, true, 1},
+    {{160, 160, 96}, 26, false, 1},
     {{160, 160, 160}, 23, false, 2},
     {{160, 160, 160}, 14, true, 2},
-    {{160, 160, 208}, 29, false, 1},
-    {{161, 157, 151}, 28, false, 2},
-    {{161, 157, 151}, 14, true, 2},
+    {{160, 160, 208}, 30, false, 1},
+    {{161, 157, 151}, 28, false, 1},
+    {{161, 157, 151}, 31, true, 1},
     {{163, 163, 163}, 29, false, 1},
-    {{167, 167, 167}, 29, false, 1},
-    {{169, 169, 169}, 29, false, 1},
-    {{169, 172, 166}, 29, false, 1},
-    {{175, 106, 184}, 18, false, 1},
-    {{176, 176, 176}, 29, false, 1},
-    {{176, 176, 176}, 29, false, 1},
+    {{167, 167, 167}, 30, false, 1},
+    {{169, 169, 169}, 31, false, 1},
+    {{169, 172, 166}, 32, false, 1},
+    {{169, 172, 166}, 30, true, 1},
+    {{175, 106, 184}, 33, false, 1},
+    {{176, 176, 176}, 34, false, 1},
+    {{176, 176, 176}, 28, false, 1},
+    {{176, 176, 176}, 31, true, 1},
     {{179, 179, 179}, 29, false, 1},
     {{184, 184, 184}, 29, false, 1},
-    {{191, 122, 175}, 35, false, 2},
-    {{191, 122, 175}, 17, true, 2},
+    {{191, 122, 175}, 35, false, 1},
+    {{191, 122, 175}, 30, true, 1},
     {{192, 0, 192}, 36, false, 1},
-    {{192, 32, 192}, 37, false, 2},
-    {{192, 80, 192}, 38, false, 2},
-    {{192, 112, 192}, 10, false, 2},
-    {{192, 112, 192}, 17, true, 2},
-    {{192, 192, 96}, 30, false, 1},
-    {{192, 192, 192}, 29, false, 1},
-    {{208, 64, 192}, 8, false, 1},
-    {{208, 208, 112}, 29, false, 1},
-    {{208, 208, 208}, 30, false, 1},
-    {{212, 96, 96}, 8, false, 1},
-    {{223, 121, 89}, 29, false, 1},
-    {{224, 144, 160}, 30, false, 1},
+    {{192, 32, 192}, 37, false, 1},
+    {{192, 80, 192}, 38, false, 1},
+    {{192, 112, 192}, 10, false, 1},
+    {{192, 112, 192}, 29, true, 1},
+    {{192, 192, 96}, 39, false, 1},
+    {{192, 192, 192}, 40, false, 1},
+    {{192, 192, 192}, 30, true, 1},
+    {{208, 64, 192}, 41, false, 1},
+    {{208, 208, 112}, 0, false, 1},
+    {{208, 208, 208}, 40, false, 1},
+    {{208, 208, 208}, 30, true, 1},
+    {{212, 96, 96}, 6, false, 1},
+    {{223, 121, 89}, 42, false, 1},
+    {{224, 144, 160}, 34, false, 1},
     {{0, 0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -974,12 +976,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 53, 0, 56},  // NVIDIA_H100_80GB_HBM3
-    {90, 53, 106, 56, 99}  // NVIDIA_H200
+    {90, 0, 53, 0, 68},  // NVIDIA_H100_80GB_HBM3
+    {90, 53, 106, 68, 111}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 106, 159, 99, 160},
+    {90, 106, 159, 111, 180},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -2194,11 +2196,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -2218,20 +2221,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

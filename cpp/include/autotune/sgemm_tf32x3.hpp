@@ -283,28 +283,27 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},215040,false,true,0,2,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,C_ROWS_value::direct,4,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},83968,false,true,8,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},149504,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,10,3,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},182272,false,true,0,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,8,3,16ULL,true},
     {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},116736,false,true,1,0,16ULL,true},
     {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,1,1,false,true,C_ROWS_value::direct,4,1,{384, 1, 1},198656,false,true,3,2,16ULL,true},
     {VARIANT_value::wgmma,128,64,16,64,32,5,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,5,-1,16ULL,true},
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,true,true,C_ROWS_value::lines,4,1,{384, 1, 1},182272,true,true,9,4,16ULL,true},
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,1,1,true,true,C_ROWS_value::lines,4,1,{384, 1, 1},149504,true,true,9,4,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,16,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::direct,16,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,11,5,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,10,5,16ULL,true},
     {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},67584,false,true,1,0,16ULL,true},
     {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,4,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,3,2,16ULL,true},
     {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},51200,false,true,1,0,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
     {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,2,1,1,false,true,C_ROWS_value::direct,16,1,{384, 1, 1},116736,false,true,5,2,16ULL,true},
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},182272,false,true,0,-1,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
     {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
+    {VARIANT_value::wgmma,64,128,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},83968,false,true,11,0,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,9,-1,16ULL,true},
     {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,false,true,5,-1,16ULL,true},
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,true,C_ROWS_value::direct,8,1,{384, 1, 1},215040,true,true,9,2,16ULL,true},
     {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,true,true,12,6,16ULL,true},
@@ -315,6 +314,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},149504,false,true,0,7,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::lines,16,1,{384, 1, 1},165888,false,true,7,7,16ULL,true},
     {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,0,2,16ULL,true},
+    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,16,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
     {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,14,0,16ULL,true},
     {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,true,C_ROWS_value::lines,4,1,{384, 1, 1},165888,false,true,7,4,16ULL,true},
@@ -380,34 +380,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 32, 0, 0, 0},
-    {32, 64, 0, 0, 1}
+    {0, 0, -1},
+    {0, 32, 0},
+    {32, 64, 1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -478,15 +460,15 @@ inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H200
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 18, 1.0, {0, 0, 0}},
-    {{777, 1234, 999}, 19, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 15, 1.0, {0, 0, 0}},
+    {{777, 1234, 999}, 16, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 21, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 17, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 18, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 8, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 22, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 19, 1.0, {0, 0, 0}},
     {{4096, 4096, 64}, 10, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
@@ -514,62 +496,67 @@ inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{96, 192, 192}, 1, false, 1},
     {{112, 192, 192}, 2, false, 1},
-    {{144, 144, 144}, 12, false, 1},
-    {{153, 164, 159}, 13, false, 1},
-    {{159, 159, 159}, 14, false, 1},
-    {{160, 160, 160}, 14, false, 1},
-    {{161, 157, 151}, 14, false, 1},
-    {{165, 151, 143}, 14, false, 1},
-    {{169, 169, 169}, 15, false, 1},
-    {{169, 169, 169}, 16, true, 1},
-    {{176, 176, 176}, 15, false, 1},
-    {{176, 176, 176}, 10, true, 1},
-    {{176, 176, 176}, 15, false, 1},
-    {{176, 176, 176}, 14, true, 1},
-    {{192, 192, 96}, 17, false, 1},
-    {{192, 192, 192}, 15, false, 1},
-    {{192, 192, 192}, 10, true, 1},
+    {{144, 144, 144}, 1, false, 1},
+    {{153, 164, 159}, 3, false, 1},
+    {{153, 164, 159}, 12, true, 1},
+    {{159, 159, 159}, 4, false, 1},
+    {{160, 160, 160}, 4, false, 1},
+    {{161, 157, 151}, 6, false, 1},
+    {{161, 157, 151}, 8, true, 1},
+    {{165, 151, 143}, 13, false, 1},
+    {{169, 169, 169}, 7, false, 1},
+    {{169, 169, 169}, 14, true, 1},
+    {{176, 176, 176}, 10, false, 1},
+    {{176, 176, 176}, 9, false, 1},
+    {{176, 176, 176}, 13, true, 1},
+    {{192, 192, 96}, 10, false, 1},
+    {{192, 192, 192}, 10, false, 1},
     {{208, 208, 208}, 7, false, 1},
     {{208, 208, 208}, 10, true, 1},
-    {{224, 144, 160}, 8, false, 1},
+    {{224, 144, 160}, 10, false, 1},
     // NVIDIA_H200
     {{96, 192, 192}, 1, false, 2},
-    {{112, 192, 192}, 1, false, 2},
-    {{144, 144, 144}, 18, false, 2},
-    {{153, 164, 159}, 5, false, 2},
-    {{159, 159, 159}, 5, false, 2},
-    {{160, 160, 160}, 5, false, 2},
-    {{161, 157, 151}, 5, false, 2},
+    {{112, 192, 192}, 2, false, 2},
+    {{144, 144, 144}, 15, false, 2},
+    {{153, 164, 159}, 16, false, 2},
+    {{153, 164, 159}, 14, true, 2},
+    {{159, 159, 159}, 4, false, 2},
+    {{160, 160, 160}, 4, false, 2},
+    {{161, 157, 151}, 18, false, 2},
+    {{161, 157, 151}, 8, true, 2},
     {{165, 151, 143}, 5, false, 2},
-    {{169, 169, 169}, 23, false, 2},
-    {{169, 169, 169}, 16, true, 2},
-    {{176, 176, 176}, 5, false, 2},
-    {{176, 176, 176}, 5, false, 2},
+    {{169, 169, 169}, 7, false, 2},
+    {{169, 169, 169}, 14, true, 2},
+    {{176, 176, 176}, 20, false, 2},
+    {{176, 176, 176}, 19, false, 2},
+    {{176, 176, 176}, 5, true, 2},
     {{192, 192, 96}, 10, false, 2},
-    {{192, 192, 192}, 10, false, 2},
-    {{208, 208, 208}, 11, false, 2},
-    {{208, 208, 208}, 24, true, 2},
+    {{192, 192, 192}, 7, false, 2},
+    {{192, 192, 192}, 10, true, 2},
+    {{208, 208, 208}, 7, false, 2},
+    {{208, 208, 208}, 20, true, 2},
     {{224, 144, 160}, 10, false, 2},
     // sm_90
     {{96, 192, 192}, 1, false, 1},
     {{112, 192, 192}, 2, false, 1},
-    {{144, 144, 144}, 12, false, 1},
-    {{153, 164, 159}, 13, false, 1},
-    {{159, 159, 159}, 14, false, 1},
-    {{160, 160, 160}, 5, false, 2},
-    {{161, 157, 151}, 14, false, 1},
+    {{144, 144, 144}, 1, false, 1},
+    {{153, 164, 159}, 3, false, 1},
+    {{153, 164, 159}, 12, true, 1},
+    {{159, 159, 159}, 4, false, 1},
+    {{160, 160, 160}, 4, false, 1},
+    {{161, 157, 151}, 6, false, 1},
+    {{161, 157, 151}, 8, true, 1},
     {{165, 151, 143}, 5, false, 2},
-    {{169, 169, 169}, 15, false, 1},
-    {{169, 169, 169}, 16, true, 1},
-    {{176, 176, 176}, 15, false, 1},
-    {{176, 176, 176}, 10, true, 1},
-    {{176, 176, 176}, 15, false, 1},
-    {{176, 176, 176}, 14, true, 1},
-    {{192, 192, 96}, 10, false, 2},
-    {{192, 192, 192}, 10, false, 2},
+    {{169, 169, 169}, 7, false, 1},
+    {{169, 169, 169}, 14, true, 1},
+    {{176, 176, 176}, 10, false, 1},
+    {{176, 176, 176}, 9, false, 1},
+    {{176, 176, 176}, 13, true, 1},
+    {{192, 192, 96}, 10, false, 1},
+    {{192, 192, 192}, 10, false, 1},
     {{208, 208, 208}, 7, false, 1},
     {{208, 208, 208}, 10, true, 1},
-    {{224, 144, 160}, 10, false, 2},
+    {{224, 144, 160}, 10, false, 1},
     {{0, 0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -581,11 +568,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 15, 0, 20},  // NVIDIA_H100_80GB_HBM3
-    {90, 15, 30, 20, 37}  // NVIDIA_H200
+    {90, 15, 30, 20, 41}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 30, 45, 37, 56},
+    {90, 30, 45, 41, 61},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -637,10 +624,10 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
     case 5: return ((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1});
     case 6: return (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132}));
     case 7: return ((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1});
-    case 8: return (((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2});
+    case 8: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4});
     case 9: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132}));
-    case 10: return (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4});
-    case 11: return ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2});
+    case 10: return ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2});
+    case 11: return (((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2});
     case 12: return ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2});
     case 13: return ((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1});
     case 14: return (((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}) * number{2});
@@ -666,10 +653,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 5: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 6: return extent_of((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
     case 7: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
-    case 8: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
+    case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
     case 9: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
-    case 10: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
-    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
+    case 10: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
+    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
     case 12: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
     case 13: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 14: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{2});
@@ -705,7 +692,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 7, 9, 10, 11, 25, 26, 27, 20, 14, 28, 13, 29, 30, 17, 31, 32, 33, 16, 12, 15, 34, 18, 35, 24, 36, 37, 38, 39, 40, 41, 42, 8, 1, 18, 4, 20, 43, 5, 35, 10, 27, 11, 24, 36, 16, 37, 23, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55};
+inline constexpr int cost_plans[] = {8, 1, 2, 3, 4, 7, 9, 10, 11, 21, 22, 23, 17, 13, 24, 25, 26, 27, 28, 29, 30, 12, 14, 31, 32, 33, 15, 34, 20, 35, 36, 37, 38, 39, 40, 41, 8, 1, 15, 4, 17, 42, 5, 34, 10, 23, 11, 20, 35, 14, 36, 43, 44, 45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1744,11 +1731,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -1768,20 +1756,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -1886,15 +1872,15 @@ static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192)
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024), 10, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 64, 4096, 4096), 1, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 128, 4096, 4096), 2, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 512, 512, 512), 18, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 777, 1234, 999), 19, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 512, 512, 512), 15, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 777, 1234, 999), 16, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1000, 1000, 1000), 4, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024, 1024), 20, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1111, 901, 703), 21, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024, 1024), 17, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1111, 901, 703), 18, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1300, 700, 500), 5, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 1536, 1536, 1536), 7, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 2048, 2048, 2048), 8, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 2049, 2049, 2049), 22, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 2049, 2049, 2049), 19, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 64), 10, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096, 4096), 7, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192, 8192), 7, quality::exact));

@@ -303,36 +303,18 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1},
-    {0, 0, 0, 0, -1}
+    {0, 0, -1},
+    {0, 4, -1},
+    {4, 8, -1},
+    {8, 8, -1},
+    {8, 12, -1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -356,8 +338,8 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{kind_value::uniform, 272, 272, 48, 64, 336}, 13, false, 4},
-    {{kind_value::uniform, 272, 272, 80, 64, 336}, 13, false, 4},
+    {{kind_value::uniform, 272, 272, 48, 64, 336}, 11, false, 4},
+    {{kind_value::uniform, 272, 272, 80, 64, 336}, 12, false, 4},
     {{kind_value::uniform, 272, 272, 112, 64, 336}, 13, false, 4},
     {{kind_value::powerlaw, 272, 272, 48, 64, 326}, 6, false, 3},
     {{kind_value::powerlaw, 272, 272, 48, 64, 326}, 0, true, 3},
@@ -365,12 +347,12 @@ inline constexpr near_row near_rows[] = {
     {{kind_value::powerlaw, 272, 272, 80, 64, 326}, 0, true, 3},
     {{kind_value::powerlaw, 272, 272, 112, 64, 326}, 9, false, 3},
     {{kind_value::powerlaw, 272, 272, 112, 64, 326}, 0, true, 3},
-    {{kind_value::banded, 272, 272, 48, 64, 336}, 13, false, 1},
-    {{kind_value::banded, 272, 272, 80, 64, 336}, 13, false, 1},
-    {{kind_value::banded, 272, 272, 112, 64, 336}, 13, false, 1},
-    {{kind_value::blocks, 272, 272, 48, 64, 336}, 13, false, 2},
-    {{kind_value::blocks, 272, 272, 80, 64, 336}, 13, false, 2},
-    {{kind_value::blocks, 272, 272, 112, 64, 336}, 13, false, 2},
+    {{kind_value::banded, 272, 272, 48, 64, 336}, 1, false, 1},
+    {{kind_value::banded, 272, 272, 80, 64, 336}, 2, false, 1},
+    {{kind_value::banded, 272, 272, 112, 64, 336}, 3, false, 1},
+    {{kind_value::blocks, 272, 272, 48, 64, 336}, 4, false, 2},
+    {{kind_value::blocks, 272, 272, 80, 64, 336}, 5, false, 2},
+    {{kind_value::blocks, 272, 272, 112, 64, 336}, 3, false, 2},
     {{kind_value::banded, 0, 0, 0, 0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -418,6 +400,36 @@ constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, in
   return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
 }
 
+/// Blocks of the main launch; not valid where its grid is not known.
+constexpr number blocks_of(const plan& p_, const problem& asked_) {
+  const number m{asked_.m};
+  (void)m;
+  const number k{asked_.k};
+  (void)k;
+  const number n{asked_.n};
+  (void)n;
+  const number each{asked_.each};
+  (void)each;
+  const number entries{asked_.entries};
+  (void)entries;
+  (void)asked_;
+  switch (p_.shape) {
+    case 0: return (maximum(number{1}, ceil_div(m, number{8})) * ceil_div(n, number{32}));
+    case 1: return (maximum(number{1}, ceil_div(m, number{128})) * ceil_div(n, number{8}));
+    case 2: return (maximum(number{1}, ceil_div(m, number{64})) * ceil_div(n, number{32}));
+    case 3: return (maximum(number{1}, ceil_div(m, number{16})) * ceil_div(n, number{128}));
+    case 4: return (maximum(number{1}, ceil_div(m, number{256})) * ceil_div(n, number{8}));
+    case 5: return (maximum(number{1}, ceil_div(m, number{16})) * ceil_div(n, number{32}));
+    case 6: return (maximum(number{1}, ceil_div(ceil_div(entries, number{64}), number{8})) * ceil_div(n, number{8}));
+    case 7: return (maximum(number{1}, ceil_div(m, number{32})) * ceil_div(n, number{8}));
+    case 8: return (maximum(number{1}, ceil_div(ceil_div(entries, number{64}), number{16})) * ceil_div(n, number{32}));
+    case 9: return (maximum(number{1}, ceil_div(ceil_div(entries, number{64}), number{8})) * ceil_div(n, number{32}));
+    case 10: return (maximum(number{1}, ceil_div(m, number{16})) * ceil_div(n, number{8}));
+    case 11: return (maximum(number{1}, ceil_div(m, number{4})) * ceil_div(n, number{32}));
+    default: return {0, false};
+  }
+}
+
 constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number m{asked_.m};
   (void)m;
@@ -449,17 +461,126 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   return {0, 0, 0};
 }
 
+/// A time in milliseconds; not valid where a grid is not known.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
+
+constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
+
+constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
+
+constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_round_);
+  return {time_ * waves_, waves_.valid};
+}
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a_, int multiple_, double factor_) {
+  return a_.value % multiple_ == 0 ? 1.0 : factor_;
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {0, 11, 12, 13, 0, 11, 12, 13, 0, 11, 12, 13};
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+  const number m{asked_.m};
+  if (!m.valid) return {0, false};
+  const number k{asked_.k};
+  if (!k.valid) return {0, false};
+  const number n{asked_.n};
+  if (!n.valid) return {0, false};
+  const number each{asked_.each};
+  if (!each.valid) return {0, false};
+  const number entries{asked_.entries};
+  if (!entries.valid) return {0, false};
+  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  switch (number_of_cost_) {
+    case 0:
+      return estimate{0.008922 + 3.036e-09 * m + 3.036e-09 * k + 3.847e-06 * n + 2.487e-05 * each + 1.898e-10 * entries + 2.316e-14 * m * k + 2.935e-11 * m * n + 1.898e-10 * m * each + 1.448e-15 * m * entries + 2.935e-11 * k * n + 1.898e-10 * k * each + 1.448e-15 * k * entries + 2.405e-07 * n * each + 1.835e-12 * n * entries + 1.186e-11 * each * entries}
+          + in_waves(blocks_, 132, 4.151e-05 + 3.167e-10 * m + 3.167e-10 * k + 3.016e-07 * n + 2.594e-06 * each + 1.979e-11 * entries)
+          + in_waves(blocks_, 264, 8.254e-05 + 6.298e-10 * m + 6.298e-10 * k + 6.008e-07 * n + 5.159e-06 * each + 3.936e-11 * entries);
+    case 1:
+      return estimate{0.008525 + 4.069e-05 * n + 3.105e-10 * m * n + 3.105e-10 * k * n + 2.543e-06 * n * each + 1.94e-11 * n * entries}
+          + in_waves(blocks_, 132, 4.577e-07 * n)
+          + in_waves(blocks_, 1056, 0.0002237 + 1.707e-09 * m + 1.707e-09 * k + 5.666e-06 * n + 1.398e-05 * each + 1.067e-10 * entries);
+    case 2:
+      return estimate{0.008525 + 1.874e-05 * n + 1.43e-10 * m * n + 1.43e-10 * k * n + 1.171e-06 * n * each + 8.935e-12 * n * entries}
+          + in_waves(blocks_, 132, 6.863e-06 + 5.236e-11 * m + 5.236e-11 * k + 1.209e-07 * n + 4.289e-07 * each + 3.272e-12 * entries)
+          + in_waves(blocks_, 264, 1.358e-05 + 1.036e-10 * m + 1.036e-10 * k + 2.413e-07 * n + 8.484e-07 * each + 6.473e-12 * entries);
+    case 3:
+      return estimate{0.008525 + 3.18e-05 * n + 2.426e-10 * m * n + 2.426e-10 * k * n + 1.988e-06 * n * each + 1.516e-11 * n * entries}
+          + in_waves(blocks_, 132, 9.864e-06 + 7.526e-11 * m + 7.526e-11 * k + 1.787e-07 * n + 6.165e-07 * each + 4.703e-12 * entries)
+          + in_waves(blocks_, 264, 1.931e-05 + 1.473e-10 * m + 1.473e-10 * k + 3.562e-07 * n + 1.207e-06 * each + 9.209e-12 * entries);
+    case 4:
+      return estimate{0.01291 + 1.477e-09 * m + 1.477e-09 * k + 7.942e-07 * n + 1.21e-05 * each + 9.23e-11 * entries + 1.127e-14 * m * k + 6.059e-12 * m * n + 9.23e-11 * m * each + 7.042e-16 * m * entries + 6.059e-12 * k * n + 9.23e-11 * k * each + 7.042e-16 * k * entries + 4.964e-08 * n * each + 3.787e-13 * n * entries + 5.769e-12 * each * entries}
+          + in_waves(blocks_, 132, 4.114e-05 + 3.138e-10 * m + 3.138e-10 * k + 3.103e-07 * n + 2.571e-06 * each + 1.961e-11 * entries)
+          + in_waves(blocks_, 264, 8.196e-05 + 6.253e-10 * m + 6.253e-10 * k + 6.182e-07 * n + 5.123e-06 * each + 3.908e-11 * entries);
+    case 5:
+      return estimate{0.01272 + 6.995e-05 * n + 5.336e-10 * m * n + 5.336e-10 * k * n + 4.372e-06 * n * each + 3.335e-11 * n * entries}
+          + in_waves(blocks_, 132, 4.936e-07 * n)
+          + in_waves(blocks_, 1056, 0.0003237 + 2.469e-09 * m + 2.469e-09 * k + 6.085e-06 * n + 2.023e-05 * each + 1.543e-10 * entries);
+    case 6:
+      return estimate{0.01272 + 5.644e-06 * n + 4.306e-11 * m * n + 4.306e-11 * k * n + 3.528e-07 * n * each + 2.691e-12 * n * entries}
+          + in_waves(blocks_, 132, 6.734e-06 + 5.138e-11 * m + 5.138e-11 * k + 1.475e-07 * n + 4.209e-07 * each + 3.211e-12 * entries)
+          + in_waves(blocks_, 264, 1.328e-05 + 1.014e-10 * m + 1.014e-10 * k + 2.945e-07 * n + 8.303e-07 * each + 6.335e-12 * entries);
+    case 7:
+      return estimate{0.01272 + 6.635e-06 * n + 5.062e-11 * m * n + 5.062e-11 * k * n + 4.147e-07 * n * each + 3.164e-12 * n * entries}
+          + in_waves(blocks_, 132, 1.272e-05 + 9.708e-11 * m + 9.708e-11 * k + 2.558e-07 * n + 7.953e-07 * each + 6.067e-12 * entries)
+          + in_waves(blocks_, 264, 2.503e-05 + 1.91e-10 * m + 1.91e-10 * k + 5.096e-07 * n + 1.565e-06 * each + 1.194e-11 * entries);
+    case 8:
+      return estimate{0.01073 + 4.393e-10 * m + 4.393e-10 * k + 1.138e-05 * n + 3.599e-06 * each + 2.745e-11 * entries + 3.351e-15 * m * k + 8.679e-11 * m * n + 2.745e-11 * m * each + 2.095e-16 * m * entries + 8.679e-11 * k * n + 2.745e-11 * k * each + 2.095e-16 * k * entries + 7.11e-07 * n * each + 5.425e-12 * n * entries + 1.716e-12 * each * entries}
+          + in_waves(blocks_, 132, 4.277e-05 + 3.263e-10 * m + 3.263e-10 * k + 3.791e-07 * n + 2.673e-06 * each + 2.04e-11 * entries)
+          + in_waves(blocks_, 264, 8.42e-05 + 6.424e-10 * m + 6.424e-10 * k + 7.552e-07 * n + 5.263e-06 * each + 4.015e-11 * entries);
+    case 9:
+      return estimate{0.01067 + 5.898e-05 * n + 4.5e-10 * m * n + 4.5e-10 * k * n + 3.687e-06 * n * each + 2.813e-11 * n * entries}
+          + in_waves(blocks_, 132, 5.819e-07 * n)
+          + in_waves(blocks_, 1056, 0.0002645 + 2.018e-09 * m + 2.018e-09 * k + 6.856e-06 * n + 1.653e-05 * each + 1.261e-10 * entries);
+    case 10:
+      return estimate{0.01067 + 8.622e-05 * n + 6.578e-10 * m * n + 6.578e-10 * k * n + 5.389e-06 * n * each + 4.111e-11 * n * entries}
+          + in_waves(blocks_, 132, 4.904e-06 + 3.741e-11 * m + 3.741e-11 * k + 1.722e-07 * n + 3.065e-07 * each + 2.338e-12 * entries)
+          + in_waves(blocks_, 264, 9.697e-06 + 7.398e-11 * m + 7.398e-11 * k + 3.438e-07 * n + 6.061e-07 * each + 4.624e-12 * entries);
+    case 11:
+      return estimate{0.01067 + 0.0001337 * n + 1.02e-09 * m * n + 1.02e-09 * k * n + 8.356e-06 * n * each + 6.375e-11 * n * entries}
+          + in_waves(blocks_, 132, 4.352e-06 + 3.32e-11 * m + 3.32e-11 * k + 2.82e-07 * n + 2.72e-07 * each + 2.075e-12 * entries)
+          + in_waves(blocks_, 264, 8.495e-06 + 6.481e-11 * m + 6.481e-11 * k + 5.629e-07 * n + 5.31e-07 * each + 4.051e-12 * entries);
+    default:
+      return {0, false};
+  }
+}
+
+/// The plan of the least time; `otherwise_` where there is none.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
+                      int otherwise_) {
+  int best_ = -1;
+  double least_ms_ = 0;
+  for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
+    const plan& p_ = plans[cost_plans[i_]];
+    if (!is_able(p_, asked_, wanted_, where_)) continue;
+    const estimate predicted_ = time_of(i_, asked_);
+    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
+    best_ = cost_plans[i_];
+    least_ms_ = predicted_.ms;
+  }
+  return best_ < 0 ? otherwise_ : best_;
+}
+
 struct found {
   int plan;
   double expected_fraction, median_fraction;
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -479,13 +600,13 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
+  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

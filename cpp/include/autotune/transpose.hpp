@@ -268,13 +268,12 @@ inline constexpr plan plans[] = {
     {ALG_value::shared,8,4,64,64,64,2,LAYOUT_value::padded,ORDER_value::group_,4,LOAD_value::plain,STORE_value::stream,4,0,{64, 1, 1},16896,false,true,0,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,3,{256, 1, 1},57472,false,true,0,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,64,128,4,LAYOUT_value::padded,ORDER_value::row,4,LOAD_value::plain,STORE_value::bulk,1,3,{128, 1, 1},57472,false,true,0,-1,992ULL,true},
+    {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::padded,ORDER_value::row,4,LOAD_value::plain,STORE_value::bulk,1,3,{256, 1, 1},57472,false,true,0,-1,992ULL,true},
     {ALG_value::shared,8,4,32,32,64,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::plain,STORE_value::plain,1,0,{64, 1, 1},4096,false,true,3,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::plain,1,0,{256, 1, 1},65792,false,true,4,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,64,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,4,{128, 1, 1},45798,false,true,0,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,64,256,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,4,4,{256, 1, 1},45798,false,true,0,-1,1022ULL,true},
-    {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,0,{256, 1, 1},16384,false,true,0,-1,1023ULL,true},
-    {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,4,{256, 1, 1},45798,false,true,0,-1,1022ULL,true},
-    {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::padded,ORDER_value::row,4,LOAD_value::plain,STORE_value::bulk,1,3,{256, 1, 1},57472,false,true,0,-1,992ULL,true},
+    {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::stream,2,3,{256, 1, 1},65792,false,true,4,-1,234ULL,true},
     {ALG_value::shared,8,4,32,256,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,0,{256, 1, 1},32768,false,true,5,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,64,128,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,3,{128, 1, 1},57472,false,true,0,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::padded,ORDER_value::diagonal,4,LOAD_value::plain,STORE_value::bulk,1,3,{256, 1, 1},57472,false,true,0,-1,992ULL,true},
@@ -289,12 +288,13 @@ inline constexpr plan plans[] = {
     {ALG_value::shared,8,4,64,128,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,0,{128, 1, 1},33280,false,true,2,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::plain,2,3,{256, 1, 1},65792,false,true,4,-1,234ULL,true},
     {ALG_value::shared,8,4,32,32,256,1,LAYOUT_value::padded,ORDER_value::row,4,LOAD_value::plain,STORE_value::plain,1,0,{256, 1, 1},4224,false,true,3,-1,226ULL,true},
-    {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::stream,2,3,{256, 1, 1},65792,false,true,4,-1,234ULL,true},
+    {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,0,{256, 1, 1},16384,false,true,0,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,128,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,4,{128, 1, 1},45798,false,true,2,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,128,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,4,{128, 1, 1},45798,false,true,2,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::plain,1,2,{256, 1, 1},76928,false,true,4,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,128,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::stream,1,0,{128, 1, 1},33280,false,true,2,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,0,{256, 1, 1},16384,false,true,0,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,64,256,1,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,2,4,{256, 1, 1},45798,false,true,0,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::stream,1,0,{256, 1, 1},65792,false,true,4,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,256,256,1,LAYOUT_value::padded,ORDER_value::group_,16,LOAD_value::plain,STORE_value::stream,2,0,{256, 1, 1},65792,false,true,4,-1,234ULL,true},
     {ALG_value::shared,8,4,64,128,128,2,LAYOUT_value::padded,ORDER_value::column,4,LOAD_value::plain,STORE_value::stream,2,4,{128, 1, 1},45798,false,true,2,-1,1022ULL,true}
@@ -349,34 +349,16 @@ struct near_row {
 };
 
 /// What the rows of one combination of categories share: the formulas that choose in place of their
-/// plans, and what to expect of an answer by distance, [first, last) each; and of which of `all_sizes`
-/// the expectation is, -1 for none.
+/// plans, [first, last), and the number in `all_sizes` of what to expect of an answer, -1 for none.
 struct answers {
-  int costs_first, costs_last, expected_first, expected_last, sizes;
+  int costs_first, costs_last, sizes;
 };
 
 inline constexpr answers tables[] = {
-    {0, 0, 0, 0, -1},
-    {0, 32, 0, 0, 0},
-    {32, 60, 0, 0, 1}
+    {0, 0, -1},
+    {0, 32, 0},
+    {32, 60, 1}
 };
-
-/// Share of the best speed that nine of ten answers have within a distance.
-struct expectation {
-  int within;
-  double fraction;
-};
-
-inline constexpr expectation expectations[] = {
-    {-1, -1}  // ends the table
-};
-
-/// Negative where it is not known.
-constexpr double expected_within(const answers& table_, int away_) {
-  for (int i_ = table_.expected_first; i_ < table_.expected_last; ++i_)
-    if (away_ <= expectations[i_].within) return expectations[i_].fraction;
-  return -1;
-}
 
 /// A feature of a problem or cost, and the largest value below the split.
 struct split {
@@ -434,10 +416,10 @@ inline constexpr exact_row exact_rows[] = {
     {{16384, 16384}, 5, 1.0, {0, 0, 0}},
     {{65536, 1024}, 5, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
-    {{4095, 4097}, 7, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 8, 1.0, {0, 0, 0}},
-    {{8192, 8192}, 9, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 7, 1.0, {0, 0, 0}},
+    {{4095, 4097}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 10, 1.0, {0, 0, 0}},
     {{16384, 16384}, 2, 1.0, {0, 0, 0}},
     {{65536, 1024}, 4, 1.0, {0, 0, 0}},
     // sm_90
@@ -453,25 +435,25 @@ inline constexpr exact_row exact_rows[] = {
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{160, 160}, 4, false, 1},
-    {{192, 192}, 4, false, 1},
+    {{192, 192}, 3, false, 1},
     {{208, 208}, 4, false, 1},
-    {{224, 224}, 4, false, 1},
-    {{191, 192}, 4, false, 1},
-    {{256, 160}, 4, false, 1},
+    {{224, 224}, 5, false, 1},
+    {{191, 192}, 2, false, 1},
+    {{256, 160}, 6, false, 1},
     // NVIDIA_H200
-    {{160, 160}, 10, false, 2},
-    {{192, 192}, 11, false, 2},
-    {{208, 208}, 2, false, 2},
-    {{224, 224}, 2, false, 2},
+    {{160, 160}, 1, false, 2},
+    {{192, 192}, 4, false, 2},
+    {{208, 208}, 10, false, 2},
+    {{224, 224}, 9, false, 2},
     {{191, 192}, 11, false, 2},
     {{256, 160}, 4, false, 2},
     // sm_90
-    {{160, 160}, 4, false, 1},
-    {{192, 192}, 4, false, 1},
+    {{160, 160}, 1, false, 2},
+    {{192, 192}, 4, false, 2},
     {{208, 208}, 4, false, 1},
-    {{224, 224}, 4, false, 1},
-    {{191, 192}, 4, false, 1},
-    {{256, 160}, 4, false, 1},
+    {{224, 224}, 5, false, 1},
+    {{191, 192}, 2, false, 1},
+    {{256, 160}, 4, false, 2},
     {{0, 0}, 0, false, 0}  // ends the table
 };
 
@@ -573,7 +555,7 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 }
 
 /// The plan that each formula is of.
-inline constexpr int cost_plans[] = {0, 1, 3, 4, 12, 13, 14, 5, 2, 15, 16, 17, 6, 18, 9, 19, 20, 21, 22, 23, 24, 25, 26, 8, 10, 27, 28, 29, 30, 31, 32, 11, 0, 6, 18, 9, 7, 4, 1, 19, 20, 2, 21, 22, 23, 24, 25, 26, 8, 33, 10, 27, 28, 34, 29, 30, 31, 32, 35, 11};
+inline constexpr int cost_plans[] = {0, 1, 3, 4, 6, 12, 13, 5, 2, 14, 15, 16, 7, 17, 10, 18, 19, 20, 21, 22, 23, 24, 25, 9, 26, 11, 27, 28, 29, 30, 31, 32, 0, 7, 17, 10, 8, 4, 1, 18, 19, 2, 20, 21, 22, 23, 24, 25, 9, 33, 26, 11, 27, 34, 28, 29, 30, 31, 35, 32};
 
 /// What a configuration would take: fitted to what was measured.
 constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
@@ -1502,11 +1484,12 @@ struct found {
   bool exact;
 };
 
-/// The nearest row, of those whose own plan runs if `able_`; null where there is none.
+/// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
 constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_, int& least_) {
+                                      bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
+  int least_ = 0;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -1526,20 +1509,18 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
     if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
-  int least_ = 0;
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true, least_);
+  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
   int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  // Where no row's own plan runs, a configuration of the nearest one's fit may.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false, least_);
+  // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
   if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
   if (chosen_ < 0) return {-1, -1, -1, false};
-  const answers& table_ = tables[nearest_->answers];
-  if (wanted_ != demand::none) return {chosen_, -1, -1, false};
-  if (table_.sizes >= 0) {
-    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+  const int sizes_ = tables[nearest_->answers].sizes;
+  if (wanted_ == demand::none && sizes_ >= 0) {
+    const share expected_ = share_of(all_sizes[sizes_], asked_);
     return {chosen_, expected_.low, expected_.median, false};
   }
-  return {chosen_, expected_within(table_, least_), -1, false};
+  return {chosen_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
@@ -1633,10 +1614,10 @@ static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096), 3, q
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192), 4, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384), 5, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H100_80GB_HBM3, 65536, 1024), 5, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024), 6, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 4095, 4097), 7, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096), 8, quality::exact));
-static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 1024, 1024), 7, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4095, 4097), 8, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 4096, 4096), 9, quality::exact));
+static_assert(detail::is(lookup(device::NVIDIA_H200, 8192, 8192), 10, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 16384, 16384), 2, quality::exact));
 static_assert(detail::is(lookup(device::NVIDIA_H200, 65536, 1024), 4, quality::exact));
 static_assert(detail::is(lookup(90, 1024, 1024), 1, quality::exact));
