@@ -5,7 +5,6 @@ They know nothing of what the names mean; `space` says which configurations are 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
@@ -93,6 +92,8 @@ class Fields(Mapping[str, Any]):
 
     def canonical_json(self) -> str:
         """Return the same text for equal values, for fingerprints and the store."""
+        import json  # not in the time of a lookup
+
         return json.dumps(self._values, sort_keys=True, separators=(",", ":"))
 
 

@@ -38,7 +38,7 @@ Category: TypeAlias = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Launches:
-    """How the configurations of a kernel launch on a device."""
+    """The launches of a kernel's configurations on a device."""
 
     #: Returns the plan of a configuration, as it is for the category of a problem.
     plan: Callable[[Mapping[str, Value], Sizes], Plan]

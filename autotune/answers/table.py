@@ -58,7 +58,7 @@ class Question(NamedTuple):
     is_able: Callable[[Plan], bool]
 
 
-class Answer(NamedTuple, Generic[Row]):
+class PickedPlan(NamedTuple, Generic[Row]):
     """The plan that answers, and the speed and time to expect of it; None: not known."""
 
     plan: Plan
@@ -69,7 +69,7 @@ class Answer(NamedTuple, Generic[Row]):
     expected_ms: float | None
 
 
-def answer(rows: Iterable[Row], question: Question) -> Answer[Row] | None:
+def answer(rows: Iterable[Row], question: Question) -> PickedPlan[Row] | None:
     """Return the answer for a problem that was not measured; None if no plan may answer.
 
     The nearest row with an allowed plan decides; see `distance`. If its table has a prediction, the allowed
@@ -83,11 +83,11 @@ def answer(rows: Iterable[Row], question: Question) -> Answer[Row] | None:
         plan = next(filter(question.is_able, plans), None)
         if plan is not None:
             chosen, time_ms = fastest(row.table, question) or (plan, None)
-            return Answer(chosen, row, *expected_of(row.table, question.problem), time_ms)
+            return PickedPlan(chosen, row, *expected_of(row.table, question.problem), time_ms)
     # No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
     for _, row in known[:1]:
         if found := fastest(row.table, question):
-            return Answer(found[0], row, *expected_of(row.table, question.problem), found[1])
+            return PickedPlan(found[0], row, *expected_of(row.table, question.problem), found[1])
     return None
 
 
