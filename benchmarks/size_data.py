@@ -1,0 +1,109 @@
+"""Reads the times on random sizes that shipped answers are fitted to: lists them, fills a store.
+
+A file of `results/sizes/` has the times of one kernel on one device, in the order of measuring, as JSON
+compressed by xz: `configurations`, `fields`, and for each of `sizes` the values of the fields and pairs of the
+number of a configuration and its milliseconds.
+
+    python benchmarks/size_data.py
+    python benchmarks/size_data.py --store sqlite:///sizes.sqlite
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import RESULTS, finish
+
+from autotune import __version__
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.source import arguments_fingerprint
+from autotune.store import ROTATED, RunInfo, Scope, SizeTimes, Store
+from autotune.values import Configuration, Problem
+
+FOLDER = RESULTS / "sizes"
+
+
+@dataclass(frozen=True)
+class SizeData:
+    """The times of a kernel's configurations on a device."""
+
+    kernel: str
+    device: str
+    #: Fingerprint of the sources that were timed.
+    source: str
+    configurations: Sequence[Mapping[str, int | str | bool]]
+    fields: Sequence[str]
+    #: For each size the values of its fields, and pairs of a configuration's number and milliseconds.
+    sizes: Sequence[tuple[Sequence[int | str], Sequence[tuple[int, float]]]]
+
+    @classmethod
+    def read(cls, file: Path) -> SizeData:
+        return cls(**json.loads(lzma.decompress(file.read_bytes())))
+
+    def write(self, folder: Path = FOLDER) -> Path:
+        """Write the file; equal data make equal bytes."""
+        file = folder / f"{self.kernel}-{self.device.replace(' ', '_')}.json.xz"
+        text = json.dumps(vars(self), separators=(",", ":"))
+        file.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+        return file
+
+    def rows(self) -> Iterator[SizeTimes]:
+        """Yield the times of each size."""
+        configurations = [Configuration(dict(each)) for each in self.configurations]
+        for values, times in self.sizes:
+            problem = Problem(dict(zip(self.fields, values, strict=True)))
+            yield SizeTimes(problem, {configurations[number]: ms for number, ms in times})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--store", metavar="ADDRESS", help="store to add the times to")
+    options = parser.parse_args()
+    every = [SizeData.read(file) for file in sorted(FOLDER.glob("*.json.xz"))]
+    if options.store:
+        fill(options.store, every)
+    else:
+        for data in every:
+            print(
+                f"{data.kernel} on {data.device}: {len(data.configurations)} configurations, "
+                f"{len(data.sizes)} sizes"
+            )
+
+
+def fill(address: str, every: Sequence[SizeData]) -> None:
+    """Add all times to a store; `autotune sizes` goes on with those of the present sources."""
+    with Store.open(address) as store:
+        for data in every:
+            kernel = find_kernel(data.kernel)
+            run_id = store.begin_run(RunInfo(data.kernel, data.device, "sizes", 1, __version__, ""))
+            rows = [
+                (scope(data, arguments_fingerprint(kernel, r.problem), r), r) for r in data.rows()
+            ]
+            store.add_sizes(run_id, rows)
+            store.finish_run(run_id, "done")
+
+
+def scope(data: SizeData, arguments: str, row: SizeTimes) -> Scope:
+    """Return the key of a row; the single device, driver and compiler are not known any more."""
+    return Scope(
+        kernel=data.kernel,
+        problem=row.problem,
+        device_uuid="",
+        device_name=data.device,
+        driver="",
+        toolchain="",
+        source=data.source,
+        arguments=arguments,
+        timing=ROTATED,
+    )
+
+
+if __name__ == "__main__":
+    finish(main)
