@@ -336,7 +336,7 @@ def _right_rivals(
         try:
             call()
             checks = verify.outputs(data, RANDOM)
-            if all(check.is_right for check in checks):
+            if all(check.is_correct for check in checks):
                 # Not `timer_of`: these are kernels alone, and no copies that a graph slows.
                 timer = CudaTimer(executor, call, cold=True)
                 found[name] = _Rival(timer, checks[0].max_error)

@@ -94,7 +94,7 @@ def dot(data, spoil=lambda a, x: None):
 def test_a_right_kernel_passes_with_the_size_of_its_error(data, which):
     made = data(*DOT)
     (check,) = verify.verify(made, which, dot(made))
-    assert check.is_right
+    assert check.is_correct
     assert (check.output, check.dataset, check.first_wrong) == ("out", which, None)
     if which == EXACT:
         assert (check.bound, check.max_error, check.rms_error) == (0, 0, 0)
@@ -130,7 +130,7 @@ def test_the_random_tolerance_passes_single_precision_and_fails_tf32(data):
             bits = array.view(np.uint32)
             bits &= np.uint32(0xFFFFE000)
 
-    assert verify.verify(made, RANDOM, dot(made))[0].is_right
+    assert verify.verify(made, RANDOM, dot(made))[0].is_correct
     with pytest.raises(WrongResult, match=r"on random data; largest error .*, bound 0\.000477"):
         verify.verify(made, RANDOM, dot(made, to_tf32))
 
@@ -269,10 +269,13 @@ def test_every_output_is_checked(data):
         return go
 
     checks = verify.verify(made, EXACT, run(6))
-    assert [(check.output, check.is_right) for check in checks] == [("out", True), ("twice", True)]
+    assert [(check.output, check.is_correct) for check in checks] == [
+        ("out", True),
+        ("twice", True),
+    ]
     with pytest.raises(WrongResult, match=r"^twice\[0\]") as caught:
         verify.verify(made, EXACT, run(7))
-    assert [check.is_right for check in caught.value.checks] == [True, False]
+    assert [check.is_correct for check in caught.value.checks] == [True, False]
 
 
 def test_a_wrong_element_is_told_with_its_own_bound(data):
@@ -306,7 +309,7 @@ def test_a_changed_input_is_found_even_where_the_output_is_right(data, which):
 
     with pytest.raises(WrongResult, match="changed its input x") as caught:
         verify.verify(made, which, run, repeats=1)
-    assert caught.value.checks[0].is_right
+    assert caught.value.checks[0].is_correct
 
 
 @pytest.fixture(scope="module")
@@ -353,7 +356,7 @@ def test_what_one_configuration_damaged_is_not_held_against_the_next(data, poke)
     for _ in range(2):
         with pytest.raises(WrongResult, match="not written"):
             verify.verify(made, EXACT, wild)
-        assert verify.verify(made, EXACT, right)[0].is_right
+        assert verify.verify(made, EXACT, right)[0].is_correct
 
 
 # ---------------------------------------------------------------- repeated runs
@@ -387,7 +390,7 @@ def test_an_argument_that_is_read_and_written_is_restored_before_each_run(data):
     made = data(*INOUT)
     host = Host(made)
     checks = verify.verify(made, EXACT, lambda: host.write("x", 3 * host.read("x")), repeats=3)
-    assert [(check.output, check.is_right) for check in checks] == [("x", True)]
+    assert [(check.output, check.is_correct) for check in checks] == [("x", True)]
     with pytest.raises(WrongResult, match=r"^x\[0\] is"):
         verify.verify(made, EXACT, lambda: None)
     with pytest.raises(WrongResult, match=r"^x\[0\] is nan, expected"):  # it is never poisoned

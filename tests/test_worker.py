@@ -157,7 +157,7 @@ def test_what_the_process_prints_stays_out_of_standard_output(capfd):
 def test_a_right_configuration_is_verified_on_both_data_sets_and_timed(worker, job):
     found = measured(worker, job())
     assert (found.status, found.message) == (Status.OK, "")
-    assert [(check.dataset, check.is_right) for check in found.checks] == [
+    assert [(check.dataset, check.is_correct) for check in found.checks] == [
         ("exact", True),
         ("random", True),
     ]

@@ -30,7 +30,7 @@ _BATCH_MS, _BATCH_CALLS = 0.1, 32
 class Poison(IntEnum):
     """The value of every byte of an output before a launch.
 
-    An output that was not written is right where its poison is expected, so there are two poisons.
+    An output that was not written looks correct if its poison is expected, so there are two poisons.
     """
 
     #: As floating-point number; -1 as integer, true as bool.
@@ -243,7 +243,7 @@ class Executor(Protocol):
         """Compare outputs, and check guard bands and bytes, in one wait for the device.
 
         Integers are compared in their type, floating-point numbers as float64. NaN and infinities are
-        right only where they are expected. The result is the difference of each output, whether both
+        correct only where they are expected. The result is the difference of each output, whether both
         guard bands of each buffer are intact, and whether each pair of buffers, of equal size and
         offset, holds the same bytes.
         """

@@ -32,8 +32,8 @@ from autotune.measure.timing import StoppingRule
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
-#: Configurations that a GPU has at a time: one is measured, the next is prepared; and most that are on
-#: their way to a device of another machine.
+#: Configurations that a GPU has at a time: one is measured, the next is prepared. The second number is the
+#: most that are on their way to a device of another machine.
 PER_DEVICE, _MOST_ON_THE_WAY = 2, 8
 #: Configurations that a CPU compiles before it measures them.
 AT_ONCE = 16
@@ -61,7 +61,7 @@ def ignore(configuration: Configuration) -> None:
 
 
 class Evaluator(Protocol):
-    """The contract of what measures configurations: `DeviceEvaluator`, or a replay of a recorded space."""
+    """The contract of an evaluator: `DeviceEvaluator`, or a replay of a recorded space."""
 
     def measure(
         self,
@@ -250,7 +250,7 @@ class DeviceEvaluator:
             return Measurement(
                 configuration, Status.PRUNED, excess, entries=binary.entries, compile_s=seconds
             )
-        # A binary that is right with a large workspace may write beyond a small one.
+        # A binary that is correct with a large workspace may write beyond a small one.
         workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
         called = repr((launches, workspaces)).encode()
         twin = self.twins[configuration] = hashlib.sha256(binary.code + called).hexdigest()
@@ -321,7 +321,7 @@ class _Batch:
         return bool(self.ready)
 
     def _take(self, configurations: Iterator[Configuration], count: int = 1) -> bool:
-        """Submit configurations to the compilers, but those that are pruned; False if there are none.
+        """Submit configurations to the compilers unless they are pruned; return False if there are none.
 
         They go to `done` once they are compiled, those that are to `ready`. A CPU waits for all.
         """
@@ -364,7 +364,7 @@ class _Begun:
 
 
 class _Lane:
-    """One device with its worker, its best times, and threads: one measures, others prepare the next."""
+    """One device with its worker, its best times, and threads: one measures, others prepare the next task."""
 
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker

@@ -18,7 +18,7 @@ from autotune.values import Configuration, Problem
 
 
 class Status(StrEnum):
-    """The result of trying one configuration. All but `OK` carry a message."""
+    """The result of trying one configuration. All but `OK` have a message."""
 
     OK = "ok"
     #: Timed only until it was clearly slower than the best.
@@ -33,9 +33,9 @@ class Status(StrEnum):
     CRASHED = "crashed"
     #: Faster than the device can move the bytes or do the arithmetic.
     IMPLAUSIBLE = "implausible"
-    #: Right, but compute-sanitizer found a fault: an access, a race, a barrier.
+    #: Correct, but compute-sanitizer found a fault: an access, a race, a barrier.
     UNSAFE = "unsafe"
-    #: Right, but other bits in another run on the same data, though declared deterministic.
+    #: Correct, but another run on the same data gave other bits, though it is declared deterministic.
     NOT_DETERMINISTIC = "not_deterministic"
 
     @property
@@ -54,11 +54,11 @@ class CheckResult:
     max_error: float
     rms_error: float
     bound: float
-    #: Flat index of the first wrong element; None where the output is right.
+    #: Flat index of the first wrong element; None if the output is correct.
     first_wrong: int | None = None
 
     @property
-    def is_right(self) -> bool:
+    def is_correct(self) -> bool:
         return self.first_wrong is None
 
 
@@ -130,7 +130,7 @@ class Measurement:
 
     @property
     def energy_mj(self) -> float | None:
-        """Energy of one call in millijoules; None where not measured."""
+        """Energy of one call in millijoules; None if not measured."""
         return self.energy.call_mj if self.energy and self.energy.calls else None
 
     @property
@@ -140,7 +140,7 @@ class Measurement:
 
     @property
     def largest_function(self) -> CompiledFunction:
-        """Function with most registers; an empty one where nothing was compiled."""
+        """Function with most registers; an empty one if nothing was compiled."""
         return max(
             self.entries,
             key=lambda function: function.registers or 0,
@@ -149,7 +149,7 @@ class Measurement:
 
     @property
     def shared_bytes(self) -> int | None:
-        """Static and dynamic shared memory of one block; None where unknown."""
+        """Static and dynamic shared memory of one block; None if unknown."""
         static, dynamic = self.largest_function.shared_bytes, self.dynamic_shared_bytes
         return None if static is None and not dynamic else (static or 0) + dynamic
 
@@ -177,7 +177,7 @@ class Objective:
         return self.name if self.needs_energy else ""
 
     def folder(self, out: Path) -> Path:
-        """Return where a run's files go by default: records of one folder have one objective."""
+        """Return the default folder of a run's files: all records of a folder have one objective."""
         return Path(f"{out}-{self.name}") if self.needs_energy else out
 
     def of(self, time_ms: float, energy: Energy | None) -> float | None:
@@ -187,7 +187,7 @@ class Objective:
         return energy.call_mj * (time_ms if self.name == "edp" else 1.0) if energy else None
 
     def cost(self, measurement: Measurement) -> float | None:
-        """Return the cost of a measurement, None where unknown."""
+        """Return the cost of a measurement, None if unknown."""
         time_ms = measurement.median_ms
         return None if time_ms is None else self.of(time_ms, measurement.energy)
 

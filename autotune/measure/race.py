@@ -311,7 +311,7 @@ def _take_vendor(job: Job, name: str) -> Entrant | None:
     if call is None:  # the library has nothing like this problem
         return None
     call()
-    wrong = [result for result in verify.outputs(data, RANDOM) if not result.is_right]
+    wrong = [result for result in verify.outputs(data, RANDOM) if not result.is_correct]
     if wrong:
         raise WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
     return Entrant(executor.timer_of(call, job.is_flushed), job.caches)

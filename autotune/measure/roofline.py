@@ -1,4 +1,4 @@
-"""Computes how fast a device can be at best, and whether a measured time is possible."""
+"""The least time that a device needs for some work, and whether a measured time is possible."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from autotune.measure.timing import Caches
 
 #: A time below this share of the bound is a wrong measurement, not a rounding of the peak.
 _MARGIN = 0.97
-#: FLOP per byte below which memory limits where no limits are known; a V100's peaks have 17.
+#: FLOP per byte below which memory limits a kernel if no rates are known; a V100's peaks have 17.
 _MEMORY_BOUND = 8.0
-#: Below this share of the peak something else used or slowed the device. Known devices reach 0.85.
+#: Share of the peak below which something else used or slowed the device. Known devices reach 0.85.
 _LEAST_OF_PEAK = 0.5
-#: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, those of arithmetic
-#: in GFLOP/s.
+#: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, arithmetic in GFLOP/s.
 Limits: TypeAlias = Mapping[str, float]
-#: The rate that limits the arithmetic of a pipe; other pipes have none.
+#: Rate that limits the arithmetic of a pipe; other pipes have no measured rate.
 _OF_PIPE = {"fp32": "ffma", "tensor": "tensor"}
-#: Rates of arithmetic; the others are of memory.
+#: Rates of arithmetic; all others are of memory.
 ARITHMETIC = tuple(_OF_PIPE.values())
 
 
@@ -29,7 +28,7 @@ def least_ms(work: Work, device: Device) -> float:
 
     This is the larger of arithmetic at the peak of its pipe and traffic at the peak of the memory;
     written bytes may stay in L2 (roofline: Williams, Waterman & Patterson, CACM 52(4), 2009).
-    It is 0 where the device's peaks are unknown.
+    It is 0 if the device's peaks are unknown.
     """
     times = [0.0]
     if device.peak_gflop_per_s and work.pipe == "fp32":
@@ -41,9 +40,9 @@ def least_ms(work: Work, device: Device) -> float:
 
 
 def deciding_caches(work: Work | None, device: Device) -> Caches:
-    """Return what the caches hold before calls that decide which configuration is fastest.
+    """Return the contents of the caches before the calls that decide which configuration is fastest.
 
-    Mixed where a GPU's L2 cache has room for all that a call reads and writes, else cold.
+    Mixed if a GPU's L2 cache has room for everything that a call reads and writes, else cold.
     """
     if work is None or not device.is_cuda:
         return Caches.COLD
@@ -52,9 +51,9 @@ def deciding_caches(work: Work | None, device: Device) -> Caches:
 
 
 def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str:
-    """Return why a time cannot be true, or an empty text.
+    """Return why a time is impossible; empty if it is possible.
 
-    Only times from flushed caches can be judged: otherwise inputs may be in L2.
+    Only times from flushed caches are judged, because otherwise inputs may be in L2.
     """
     bound = _MARGIN * least_ms(work, device)
     if not cold or median_ms >= bound:
@@ -69,8 +68,8 @@ def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, s
     """Return the share of the device's measured limit that a time reaches, and the name of the limit.
 
     The limit is the longer time of moving the bytes and of doing the arithmetic, at measured rates.
-    Work that only reads is compared with the read rate. Both results are None where a rate is unknown,
-    but arithmetic of other pipes than FP32 then counts as none.
+    Work that only reads is compared with the read rate. Both results are None if a rate is unknown, except
+    that arithmetic of pipes other than FP32 is then left out.
     """
     only_reads = work.bytes_written < work.bytes_read / 100
     amounts = {"read" if only_reads else "copy": work.bytes_read + work.bytes_written}
@@ -98,7 +97,7 @@ def credible(limits: Limits, device: Device) -> tuple[Limits, tuple[str, ...]]:
     """Return the limits without the rates that are too high or too low, and why each was removed."""
     memory, arithmetic = device.peak_gb_per_s, device.peak_gflop_per_s
     peaks = {"read": memory, "copy": memory, "ffma": arithmetic}
-    # no driver tells a peak of tensor cores
+    # Drivers do not report the peak of tensor cores.
     shares = {name: rate / peaks[name] for name, rate in limits.items() if peaks.get(name)}
     doubts = {
         name: f"{device.name}: the {name} limit is recorded at {reached:.2f} times the device's peak "

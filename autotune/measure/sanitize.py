@@ -66,7 +66,7 @@ class Trial:
 
 
 def required_program(device: Device) -> str:
-    """Return the path of compute-sanitizer; an error where it is missing or not for this device."""
+    """Return the path of compute-sanitizer; raise an error if it is missing or not for this device."""
     if not device.is_cuda:
         raise UsageError(
             f"--sanitize: compute-sanitizer checks CUDA kernels, not those of {device.selector}; "
@@ -86,7 +86,7 @@ def small_problems(
 ) -> list[Problem]:
     """Return problems that instrumented launches finish in seconds, with the same static fields.
 
-    They are the odd sizes that the configuration allows, else the smallest problem of the kernel.
+    They are the odd sizes that the configuration allows; if there are none, the kernel's smallest problem.
     """
     odd = [
         edge for edge in kernel.edges_like(problem, device) if kernel.allows(configuration, edge)
@@ -103,10 +103,10 @@ def small_problems(
 def find_faults(
     program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S
 ) -> tuple[dict[Configuration, str], list[str]]:
-    """Run trials under every tool; return the fault of each configuration that has one, and remarks.
+    """Run trials under every tool; return the faults by configuration, and remarks.
 
     All configurations share a process per tool. If a tool reports anything, each configuration runs
-    alone under it, so that the fault is known to be its own. Remarks name what could not be checked.
+    alone under it, so that each fault has its configuration. Remarks name the checks that failed to run.
     """
     own: dict[Configuration, list[Trial]] = {}
     for trial in trials:
@@ -133,7 +133,7 @@ def find_faults(
 def _run_tool(
     program: str, trials: Sequence[Trial], timeout_s: float, tool: str
 ) -> tuple[str, str]:
-    """Launch trials in one process under one tool; return its first fault, and why it could not check."""
+    """Launch trials in one process under one tool; return the first fault, and why the tool failed."""
     options = [
         *("--tool", tool, "--print-limit", "1", "--show-backtrace", "no"),
         *(("--padding", str(_PADDING)) if tool == "memcheck" else ()),
@@ -154,7 +154,7 @@ def launched_under(
 ) -> tuple[str, str, str]:
     """Launch trials once in a process under one of NVIDIA's tools.
 
-    Return the tool's log, the process's last word, and why it did not end well; empty where it did.
+    Return the tool's log, the last line of the process, and why the process failed; empty if it did not.
     """
     with tempfile.TemporaryDirectory(prefix="autotune-tool-") as folder:
         task, log = Path(folder, "trials"), Path(folder, "log")
@@ -163,22 +163,22 @@ def launched_under(
         has_ended, output = _waited([*tool, "--log-file", str(log), *child], timeout_s)
         words = log.read_text(errors="replace") if log.exists() else ""
     lines = output.splitlines()
-    # After a lost context, what CuPy cannot free complains below the last word.
+    # After a lost context CuPy prints errors of memory that it cannot free below the last line.
     words_of_end = [line for line in lines if line == "done" or line.startswith("failed on ")]
     last = (words_of_end or lines or [""])[-1]
     if not has_ended:
         return words, last, f"not done after {timeout_s:g} s"
-    if last == "done":  # warnings alone, which are no faults, have an exit code too
+    if last == "done":  # warnings are not faults, but have an exit code too
         return words, last, ""
-    return words, last, last or "it ended without a word"
+    return words, last, last or "it ended without a message"
 
 
 def first_fault(log: str) -> str | None:
-    """Return the first fault in a tool's log on one line; None where there is none.
+    """Return the first fault in a tool's log on one line; None if there is no fault.
 
-    A fault begins at the margin and names a place in a kernel, there or in the indented lines that
-    follow. Other lines are about the program and the tool. Warnings of races are left out, since the
-    tool says that they may be intended.
+    A fault begins at the margin and names a place in a kernel, there or in the indented lines after it.
+    Other lines are about the program and the tool. Warnings of races are left out, because the tool
+    reports that they may be intended.
     """
     lines = [line.removeprefix("=========") for line in log.splitlines()]
     for index, line in enumerate(lines):
@@ -249,7 +249,7 @@ class _BareData(DeviceData):
 
 
 def launch(executor: CudaExecutor, trial: Trial) -> None:
-    """Run a trial's launch sequence once, on exact data: they may use more of it than what is timed."""
+    """Run a trial's launch sequence once on exact data, which may use more of the kernel than random data."""
     job, configuration = trial.job, trial.configuration
     kernel = load_kernel(job.origin, job.fingerprint)
     dataset = next(dataset for dataset in job.datasets if dataset.name == EXACT)

@@ -190,7 +190,7 @@ def _launch_at_once(ready: Launchable) -> None:
         run()
         for side, name in pairs:
             for found in verify.outputs(side, name):
-                if not found.is_right:
+                if not found.is_correct:
                     raise verify.WrongResult(
                         f"{found.output} is wrong, by up to {found.max_error:.3g}"
                     )

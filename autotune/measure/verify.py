@@ -1,4 +1,4 @@
-"""Verifies a configuration on the device: outputs as the reference, inputs unchanged, no write out of bounds."""
+"""Verifies a configuration on the device: its outputs, its inputs, and the guard bands of its buffers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Scratch = dict[str, tuple[Out, Any]]
 
 
 class WrongResult(Exception):
-    """An output is wrong, an input changed, or a guard band was written; ``str(error)`` says where."""
+    """An output is wrong, an input changed, or a guard band was written; ``str(error)`` has the place."""
 
     def __init__(self, message: str, checks: tuple[CheckResult, ...] = ()) -> None:
         super().__init__(message)
@@ -49,8 +49,8 @@ class NotDeterministic(Exception):
 class DeviceData:
     """The arguments of one problem on a device: working buffers, pristine copies, expected values.
 
-    One set of working buffers serves all data sets. Pristine copies, expected values and
-    bounds that are given are another's, and shared.
+    One set of working buffers serves all data sets. Pristine copies, expected values and bounds may be
+    shared with another object.
     """
 
     executor: Executor
@@ -58,7 +58,7 @@ class DeviceData:
     buffers: dict[str, Any] = field(default_factory=dict)
     pristine: dict[tuple[str, str], Any] = field(default_factory=dict)
     expected: dict[tuple[str, str], Any] = field(default_factory=dict)
-    #: Bounds of each element, of the outputs that have them.
+    #: Bounds of each element, for outputs that have them.
     bounds: dict[tuple[str, str], Any] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class DeviceData:
         return {o.name: chosen.array(o.name) for o in chosen.arguments if o.kind == "constant"}
 
     def declare_scratch(self, wanted: Mapping[str, Out]) -> None:
-        """Make the workspaces of a configuration; equal ones from before are kept."""
+        """Make the workspaces of a configuration; keep earlier ones with an equal declaration."""
         kept = {}
         for name, out in wanted.items():
             old = self.scratch.get(name)
@@ -114,11 +114,11 @@ class DeviceData:
 
     @property
     def accumulates(self) -> bool:
-        """An argument is read and written, so that a launch finds the result of the one before."""
+        """An argument is read and written, so that a launch finds the result of the previous launch."""
         return any(argument.kind == "inout" for argument in self.arguments)
 
     def refresh(self, dataset: str, wholly: bool, poison: Poison = Poison.FINITE) -> None:
-        """Poison outputs and restore `InOut` arguments; ``wholly``: inputs and all guard bands, too."""
+        """Poison outputs and restore `InOut` arguments; ``wholly``: inputs and all guard bands too."""
         self.poison_outputs(poison)
         self.restore(dataset, wholly)
         if wholly:
@@ -126,7 +126,7 @@ class DeviceData:
                 self.executor.restore_guards(buffer)
 
     def restore(self, dataset: str, wholly: bool = True) -> None:
-        """Restore `InOut` arguments; ``wholly``: inputs, too."""
+        """Restore `InOut` arguments; ``wholly``: inputs too."""
         for argument in self.datasets[dataset].arguments:
             if not argument.count:
                 continue
@@ -135,18 +135,18 @@ class DeviceData:
                 self.executor.copy(self.buffers[argument.name], pristine)
 
     def poison_outputs(self, poison: Poison = Poison.FINITE) -> None:
-        """Fill outputs with a value that no kernel writes."""
+        """Fill outputs with a value that kernels do not write."""
         for argument in self.arguments:
             if argument.kind == "out":
                 self.executor.poison(self.buffers[argument.name], poison)
 
     def poison_scratch(self, poison: Poison = Poison.NAN) -> None:
-        """Fill workspaces, so that a launch finds nothing of an earlier one."""
+        """Fill workspaces, so that a launch finds no results of an earlier launch."""
         for _, buffer in self.scratch.values():
             self.executor.poison(buffer, poison)
 
     def is_unchanged(self, dataset: str, argument: Argument) -> bool:
-        """Return whether a launch left an `InOut` argument as it was given."""
+        """Return whether a launch left an `InOut` argument unchanged."""
         pristine = self.pristine.get((dataset, argument.name))
         pairs = [] if pristine is None else [(self.buffers[argument.name], pristine)]
         return any(self.executor.inspect((), (), pairs)[2])
@@ -180,13 +180,13 @@ def verify(
     repeats: int = 2,
     fresh: bool = True,
 ) -> tuple[CheckResult, ...]:
-    """Run a launch sequence on a data set and check it; `WrongResult` if it is wrong.
+    """Run a launch sequence on a data set and check it; raise `WrongResult` if it is wrong.
 
     ``run()`` executes the sequence once on the working buffers, and waits. Outputs are poisoned
     before each run: with NaN, and with a finite number before the last. If ``fresh``, workspaces are
-    poisoned before the first run. Later runs and other data sets find them as they were left, so that
-    the sequence can rely neither on a fresh workspace nor on its contents. Guard bands are restored
-    before the first run, since another configuration may have damaged them.
+    poisoned before the first run. Later runs and other data sets find the workspaces as the last run left
+    them, so that the sequence can rely neither on a fresh workspace nor on its contents. Guard bands are
+    restored before the first run, because another configuration may have damaged them.
     """
     checks: tuple[CheckResult, ...] = ()
     if fresh:
@@ -213,9 +213,9 @@ def verify_last(
 def identical_runs(
     data: DeviceData, dataset: str, run: Callable[[], object], goes_on: Callable[[int], bool]
 ) -> int:
-    """Run on the same data while ``goes_on(runs)``; `NotDeterministic` if an output's bits differ.
+    """Run on the same data while ``goes_on(runs)``; raise `NotDeterministic` if an output's bits differ.
 
-    Returns the number of runs; 0 where the device has no room for a copy of the outputs.
+    Returns the number of runs; 0 if the device has no room for a copy of the outputs.
     """
     written = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
     try:
@@ -288,8 +288,8 @@ def _inspected(
 ) -> tuple[CheckResult, ...]:
     """Compare outputs and, ``with_harm``, all guard bands and the bytes of all inputs, in one wait.
 
-    ``again`` is a remark on a wrong output; None after the first launch on these inputs. A later launch
-    may be wrong because an earlier one changed an input: the message is then of the input.
+    ``again`` is a remark on a wrong output; None after the first launch on these inputs. A later launch may
+    be wrong because an earlier one changed an input; the message then names the input.
     """
     buffers = data.all_buffers() if with_harm else {}
     bounds, kinds = data.datasets[dataset].bounds, ("input", "inout") if with_harm else ()
@@ -304,7 +304,7 @@ def _inspected(
     safe, same = zip(buffers, intact, strict=True), zip(inputs, unchanged, strict=True)
     harm = [f"wrote outside the bounds of {name}" for name, is_safe in safe if not is_safe]
     harm += [f"changed its input {name}" for name, is_same in same if not is_same]
-    wrong = next((check for check in checks if not check.is_right), None)
+    wrong = next((check for check in checks if not check.is_correct), None)
     if wrong and (again is None or not harm):
         raise WrongResult(_wrong_message(data, wrong, poison) + (again or ""), checks)
     if harm:
@@ -316,7 +316,7 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     """Return one line: output, first wrong index, value, expected value, and largest error."""
     argument = data.argument(check.output)
     dtype = np.dtype(argument.dtype)
-    dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # which shows what is no bool
+    dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # shows bytes that are not bools
     flat = check.first_wrong or 0
     where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
     read = data.executor.read(data.buffers[check.output], dtype, (argument.count,))

@@ -388,7 +388,7 @@ def is_telling(job: Job) -> bool:
 def _may_be_rounding(found: Measurement, job: Job) -> bool:
     """Return whether longer sums, or a number near the middle between two integers, explain a wrong result."""
     rounds = any(each.number.kind == "f" for each in job.datasets[0].arguments)
-    wrong = [check for check in found.checks if not check.is_right]
+    wrong = [check for check in found.checks if not check.is_correct]
     return bool(wrong) and all(
         check.max_error <= (_GROSS * check.bound or float(rounds)) for check in wrong
     )
