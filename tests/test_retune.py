@@ -50,7 +50,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 @pytest.fixture
-def no_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def no_process(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fail where a compiler or device process was started."""
     with tuned_project.no_process(tmp_path_factory.mktemp("no process")):
         yield
