@@ -10,7 +10,7 @@
 `tuner`     searches and finals on some devices of a run, in this process or in one of its own
 `division`  the problems and the time of a run, divided among its tuners
 `finals`    the best verified again and raced with the vendor's calls
-`sizes`     finalists verified at sizes beside the tuned one
+`sizes`     finalists verified at sizes near the tuned one
 `idle`      parameters that do nothing
 `verdict`   who enters, who wins, ties, ratios, noise
 `answering` the best of every problem timed on every problem, then on random sizes

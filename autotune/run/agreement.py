@@ -1,4 +1,4 @@
-"""The expected outputs of a kernel without a reference: those on which most of a few configurations agree."""
+"""Expected outputs of a kernel without a reference: the outputs on which most configurations agree."""
 
 from __future__ import annotations
 

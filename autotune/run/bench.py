@@ -1,6 +1,6 @@
 """Where one run measures: its compilers, its workers, and what its measurements are known by.
 
-What search, finals and the check of recorded winners share. Searches nothing, stores nothing.
+Search, finals and the check of recorded winners share it. It searches nothing and stores nothing.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ _CORES_OF_DATA = 4
 class Site:
     """The machines where a run compiles and measures: this one; see `autotune.fleet.site`."""
 
-    #: Devices of the run that other processes have, which need their share of the cores.
+    #: Devices of the run in other processes, which need their share of the cores.
     peers: tuple[Device, ...] = ()
 
     def shared_with(self, peers: tuple[Device, ...]) -> Site:
-        """Return the site of a process that has some devices of a run while others have its peers."""
+        """Return the site of a process that has some devices of a run; other processes have its ``peers``."""
         shared = copy(self)
         shared.peers = peers
         return shared
 
     def require_running(self) -> None:
-        """Raise what ended the site while a run waits."""
+        """Raise the error that ended the site."""
 
     def require_supported(self, request: Request) -> None:
         """Raise `UsageError` if the site cannot run a request."""
 
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
-        # One core per device stays free, so that compiling does not disturb the timing; where the
-        # device is the CPU itself the evaluator never compiles and measures at once.
+        # One core per device stays free, so that compiling does not disturb the timing. If the device
+        # is the CPU itself, the evaluator never compiles and measures at once.
         own, devices = len(request.devices), len(request.devices) + len(self.peers)
         spare = devices if request.device.is_cuda else 0
         processes = max(1, (usable_cores() - spare) * own // devices)
@@ -82,7 +82,7 @@ class Site:
         return CompilerPool(processes, make_actor, on_demand=not spare)
 
     def device_actor(self, device: Device) -> Actor:
-        """Return what runs tasks on a device."""
+        """Return the actor that runs tasks on a device."""
         return device_actor(device)
 
     def remembered(self, request: Request) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class Site:
         return origin_of(kernel)
 
     def why_no_energy(self, device: Device) -> str:
-        """Return why a device tells no energy; see `autotune.devices.base.Backend.why_no_energy`."""
+        """Return why the energy of a device cannot be read; see `autotune.devices.base.Backend.why_no_energy`."""
         return backend(device.backend).why_no_energy(device)
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
@@ -105,7 +105,7 @@ class Site:
         """Bring the data of a job to its first device, which finds files of this machine."""
 
     def sanitizer(self, request: Request) -> str:
-        """Return the path of compute-sanitizer where finalists are run under it; else empty."""
+        """Return the path of compute-sanitizer if finalists are run under it, else an empty string."""
         if request.sanitize:
             return sanitize.required_program(request.device)
         if not request.sanitizes or not request.device.is_cuda:
@@ -126,7 +126,7 @@ LOCAL = Site()
 class BegunSite(Site):
     """This machine, where the processes of a request on one device begin now; its run ends them, or `close`.
 
-    The data are a caller's own, of use to no other run: `close` removes them.
+    The data are a caller's own, which no other run uses: `close` removes them.
     """
 
     def __init__(self, request: Request) -> None:
@@ -164,7 +164,7 @@ class Bench:
     def __init__(self, request: Request, site: Site = LOCAL) -> None:
         self.request, self.site = request, site
         self.kernel, self.device = request.kernel, request.device
-        # Files may be edited while this lasts: what it makes is of, and known by, what they are now.
+        # Files may be edited during the run; all its results are of the files as they are now.
         own_fingerprint(self.kernel)
         self.kernel.texts = frozen_sources(self.kernel)
         #: sha256 of all sources of the kernel with their includes.
@@ -196,7 +196,7 @@ class Bench:
         return compiler(self.kernel.language_on(self.device.backend)).toolchain()
 
     def clock_s(self) -> float:
-        """Return the time that budgets count, from some moment on: without what is done `off_budget`."""
+        """Return the clock of the budgets, which stands still during `off_budget`."""
         return time.monotonic() - self._off_budget_s
 
     @cached_property
@@ -207,7 +207,7 @@ class Bench:
 
     @contextmanager
     def off_budget(self) -> Iterator[None]:
-        """Do something whose time counts for no budget."""
+        """Stop the clock of the budgets."""
         begun_s = self.clock_s()
         try:
             yield
@@ -223,9 +223,9 @@ class Bench:
     def job(
         self, problem: Problem, seed: int | None = None, names: Sequence[str] = (EXACT, RANDOM)
     ) -> Job:
-        """Return the worker's job for a problem; make inputs and references where they are missing.
+        """Return the worker's job for a problem; make inputs and references that are missing.
 
-        That counts for no budget. ``names`` are of its data sets.
+        Their time counts for no budget. ``names`` are the data sets of the job.
         """
         self.start()
         chosen = self.request.seed if seed is None else seed
@@ -234,7 +234,9 @@ class Bench:
         caches, objective = self.request.caches_of(problem), self.request.objective
         make = partial(self.site.dataset, self.kernel, problem, seed=chosen)
         with self.off_budget():
-            if "reference" in self.kernel.hooks:  # it decides bounds by the other data set
+            if (
+                "reference" in self.kernel.hooks
+            ):  # the exact data set decides bounds of the random one
                 datasets = tuple(map(make, names))
             else:
                 datasets = tuple(in_threads(make, names, len(names)))
@@ -244,7 +246,7 @@ class Bench:
         return job
 
     def make_data(self, wanted: Mapping[Problem, Sequence[str]], seed: int | None = None) -> None:
-        """Make data sets of several problems beside each other, which `job` finds."""
+        """Make the data sets of several problems at once; `job` finds them."""
 
         chosen = self.request.seed if seed is None else seed
 
@@ -256,7 +258,7 @@ class Bench:
             in_threads(make, wanted, usable_cores() // _CORES_OF_DATA)
 
     def _agreed(self, job: Job) -> Job:
-        """Return a job with expected outputs, also of a kernel without a reference."""
+        """Return a job with expected outputs, also for a kernel without a reference."""
 
         def submit(configuration: Configuration) -> None:
             self.compilers.submit(self.compile_job(configuration, job.problem))
@@ -300,8 +302,8 @@ class Bench:
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
 
-        Exact data of the problem itself serve again: a lost or doubled element shows in any of them. A
-        caller's own data do, too: there are no others.
+        The exact data of the problem serve again: any exact data show a lost or doubled element. A
+        caller's own data serve again, too: there are no others.
         """
         if self.request.has_callers_data:
             return [job]
@@ -335,12 +337,12 @@ class Bench:
 
 
 def stopping_rule(device: Device) -> StoppingRule:
-    """Return how long to time on a device.
+    """Return the rule that ends timing on a device.
 
-    A CPU shares its cores with everything else: slow samples in a row there prove nothing, and its
-    times never settle within a per cent, so that the clock ends most measurements. Verifying has
-    loaded the binary, and of a long launch the first sample is as good as the next; the fewest
-    samples of a launch of several milliseconds are enough: finals tell the best apart.
+    A CPU shares its cores with other programs: slow samples in a row prove nothing, and times never
+    settle within a per cent, so that the clock ends most measurements. Verification has loaded the
+    binary, so the first sample of a long launch is as good as the next. A few samples of a launch
+    of several milliseconds are enough: the finals compare the best.
     """
     if device.is_cuda:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)

@@ -25,18 +25,19 @@ from autotune.values import Problem, size_of
 
 #: The kernel of each limit.
 KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma", "tensor": "hmma"}
-#: Floats to move, the most that fit: what stays in L2 from before flatters the rate the less. A run
-#: needs x and out, copies of x and expected values of both data sets, and half the memory may be others'.
+#: Floats to move, largest first; the first that fits is used. A large size reduces the share of data that is
+#: still in L2. A run needs x and out, copies of x and expected values of both data sets. Half of the memory may
+#: be in use by other programs.
 _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
-#: Measurements of each problem on a GPU: the kernels' seeds and a few more, some seconds.
+#: Measurements of each problem on a GPU: the kernel's seeds and a few more; some seconds.
 _EVALUATIONS = 16
 
 
 def known_limits(device: Device, shipped: bool = False) -> Limits:
     """Return a device's recorded limits, the user's before those that ship; ``shipped``: only these.
 
-    Each is the rate at the largest recorded problem that is no smaller than the one it would be
-    measured with. Rates that cannot be true are left out with a warning.
+    Each is the rate at the largest recorded problem, at least as large as the one that measures the
+    limit. Impossible rates are left out with a warning.
     """
     known = {name: rate for name in KERNELS if (rate := _rate(name, device, shipped))}
     limits, doubts = credible(known, device)
@@ -46,9 +47,9 @@ def known_limits(device: Device, shipped: bool = False) -> Limits:
 
 
 def limit_requests(device: Device) -> Iterator[Request]:
-    """Yield requests that measure limits, a few measurements each; none of units that a device lacks.
+    """Yield requests that measure limits, a few measurements each, of the units that a device has.
 
-    DeviceError where the device is an architecture.
+    DeviceError if the device is an architecture.
     """
     if not device.uuid:
         raise DeviceError(
@@ -57,7 +58,7 @@ def limit_requests(device: Device) -> Iterator[Request]:
         )
     evaluations = _EVALUATIONS if device.is_cuda else 2  # limits of a CPU mean nothing
     for kernel_name in dict.fromkeys(KERNELS.values()):
-        # Not by its name: a project may have a kernel of the same.
+        # Not by name: a project may have a kernel of that name.
         kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
         if not _runs_on(kernel, device):
             continue
@@ -94,7 +95,7 @@ def limit_problem(name: str, device: Device) -> Problem:
 
 
 def _rate(name: str, device: Device, shipped: bool) -> float | None:
-    """Return the rate at the largest problem of the first record that tells a limit of a device."""
+    """Return the rate at the largest problem of the first record that has a limit of a device."""
     wanted = limit_problem(name, device)
     unit = "gflop_per_s" if name in ARITHMETIC else "gb_per_s"
     for loaded in read_layers(KERNELS[name], bundled_project()):

@@ -1,4 +1,4 @@
-"""Divides the problems and the time of a run among its tuners: searches, searches that go on, finals."""
+"""Divides the problems and the time of a run among its tuners: searches, continued searches, finals."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from autotune.values import Problem
 
 #: Share of the time of several problems that is kept for the portfolio.
 _PORTFOLIO_SHARE = 0.1
-#: What the finals of a problem take however little time there is, about: kept for them where the share is
-#: less, up to this share.
+#: Minimum time of a problem's finals, about. It is reserved if the share for finals is less, up to this share
+#: of the budget.
 _LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
-#: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
+#: Share of the budget of several problems that is reserved for continuing some searches (docs/search.md).
 _AGAIN_SHARE = 0.4
 #: Shortest time of a search, as data must be uploaded.
 _LEAST_SEARCH_S = 1.0
-#: Between two looks at whether the run goes on.
+#: Time between two checks whether the site still runs.
 _GLANCE_S = 1.0
-#: Errors of the whole run. Any other ends the work of one card.
+#: Errors that end the whole run. Any other error ends the work of one device.
 _OF_THE_RUN = (FleetError, Interrupted, StoreError, UsageError)
 
 
@@ -48,7 +48,7 @@ class Division:
     #: When the first search began, by a tuner's clock.
     begun_s: float
     tuners: list[Tuner]
-    #: By problem, those that go on at their old place.
+    #: Searches by problem, in the order of their first search.
     searched: dict[Problem, SearchedProblem] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -56,9 +56,9 @@ class Division:
         self._open = deque(self.request.problems)
         #: Evaluations of the searches that run.
         self._running: dict[Problem, int] = {}
-        #: Who searched each problem whose finals have not begun.
+        #: The tuner that searched each problem whose finals have not begun.
         self._undecided: dict[Problem, Tuner] = {}
-        #: Tuners that search no more.
+        #: Tuners that have finished searching.
         self._finishing: list[Tuner] = []
         self._has_compared = False
 
@@ -68,10 +68,10 @@ class Division:
         return not (self._open or self._undecided)
 
     def results(self, tuner: Tuner) -> Generator[ProblemResult]:
-        """Search problems while there are some, then hold finals, by one tuner.
+        """Search problems with one tuner while there are some, then hold finals.
 
-        The last first: its data are on the device, and of many large data sets, which the disk has
-        no room for at once, those of the latest problems are left.
+        The finals of the last problem come first: its data are on the device. If the data sets of all
+        problems do not fit the disk, those of the latest problems are left.
         """
         while not self.is_done:
             self.search_all(tuner)
@@ -84,13 +84,13 @@ class Division:
                 return
 
     def search_all(self, tuner: Tuner) -> None:
-        """Search problems while there are some, then spend what is left of the budget on the tuner's own."""
+        """Search problems while there are some, then spend the rest of the budget on the tuner's own problems."""
         while (first := self._next_search(tuner)) is not None:
             self._search(tuner, *first)
         self._search_on(tuner)
 
     def lose(self, tuner: Tuner) -> None:
-        """Go on without a tuner; others decide what it searched."""
+        """Go on without a tuner; other tuners decide the problems that it searched."""
         with self._lock:
             self.tuners = [other for other in self.tuners if other is not tuner]
             self._finishing.append(tuner)
@@ -124,7 +124,7 @@ class Division:
             self.searched[problem], self._undecided[problem] = found, tuner
 
     def _search_on(self, tuner: Tuner) -> None:
-        """Spend what is left of the budget, by turns where most gain is expected and where least was tried."""
+        """Spend the rest of the budget: in turns on the largest expected gain and on the fewest trials."""
         with self._lock:
             own = [problem for problem, its in self._undecided.items() if its is tuner]
         for turns in range(len(own), 0, -1) if self._again_share else ():
@@ -138,13 +138,13 @@ class Division:
                 chosen = max(
                     open_ones, key=lambda each: self._gain(each) * each.searches / each.seconds
                 )
-            else:  # what was searched least may be what the model is most mistaken about
+            else:  # the model may be most mistaken about the problem with the fewest results
                 chosen = min(open_ones, key=lambda each: (each.searches, len(each.asked)))
             at_once = len(self.tuners)
             self._search(tuner, chosen.problem, left.share(turns * at_once, at_once))
 
     def _left(self, tuner: Tuner, kept: float = 0.0) -> _Left:
-        """Return what is left of the budget for searches, but for a share of it."""
+        """Return the rest of the budget for searches, without a share that is kept."""
         evaluations = self.request.total_budget.evaluations
         if evaluations is not None:
             evaluations -= int(kept * evaluations) + sum(self._running.values())
@@ -161,7 +161,7 @@ class Division:
 
     @property
     def _again_share(self) -> float:
-        """Return the share of the budget that is kept for going on where most is to be gained."""
+        """Return the share of the budget that is reserved for continuing the most promising searches."""
         goal = self.request.goal
         several = len(self.request.problems) > 1 and goal.writes_record
         return _AGAIN_SHARE if several and goal.strategy in ("auto", "surrogate") else 0.0
@@ -171,7 +171,7 @@ class Division:
         return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
 
     def seconds_left(self, tuner: Tuner, but: float = 0.0) -> float:
-        """Return the time of the budget that is left, but for a share of it; infinite where it is not limited."""
+        """Return the rest of the time budget, without a share of it; infinite if time is not limited."""
         total_s = self.request.total_budget.seconds
         if total_s is None:
             return math.inf
@@ -180,7 +180,7 @@ class Division:
     def portfolio_s(self) -> float:
         """Return the time for the portfolio.
 
-        What is kept for it, though the finals took longer: few configurations answer other sizes badly.
+        Its share is kept even if the finals took longer: few configurations answer other sizes badly.
         """
         total_s = self.request.total_budget.seconds or 0.0
         return max(total_s * self._portfolio_share, *map(self.seconds_left, self.tuners))
@@ -211,7 +211,7 @@ class Division:
     # ------------------------------------------------------------------ finals
 
     def _next_finals(self, tuner: Tuner) -> SearchedProblem | None:
-        """Return the tuner's own last problem, else one of a tuner that has several left, or is lost."""
+        """Return the last problem of the tuner, else one of a tuner that has several left or is lost."""
         with self._lock:
             mine = [problem for problem, its in self._undecided.items() if its is tuner]
             others = [
@@ -269,7 +269,7 @@ class _Left:
         )
 
     def share(self, count: int, at_once: int) -> Budget:
-        """Return the budget of one of so many searches, of which some run at once."""
+        """Return the budget of one of ``count`` searches; ``at_once`` of them run at a time."""
         turns = ceil_div(count, at_once)
         seconds = None if self.seconds == math.inf else max(_LEAST_SEARCH_S, self.seconds / turns)
         evaluations = self.evaluations
@@ -283,7 +283,7 @@ def done_at_once(
 ) -> Generator[ProblemResult]:
     """Have all tuners work at once; yield results as they come.
 
-    A card that is lost costs what it was at, which others take up. The last one's error is raised.
+    If a device fails, other devices redo its current problem. If none is left, raise the last error.
     """
     done: SimpleQueue[ProblemResult | tuple[Tuner, BaseException | None]] = SimpleQueue()
 
@@ -323,7 +323,7 @@ def done_at_once(
 
 
 def _require_others(division: Division, tuner: Tuner, failure: BaseException) -> None:
-    """Go on without a tuner that failed, where there is another and the error is of its card alone."""
+    """Go on without a failed tuner if there is another one and the error concerns its device alone."""
     is_its_own = isinstance(failure, AutotuneError | ActorFailed)
     if not is_its_own or isinstance(failure, _OF_THE_RUN):
         raise failure

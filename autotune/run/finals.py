@@ -1,6 +1,6 @@
-"""The finals of a run: the best verified again, and raced with the vendor's calls.
+"""The finals of a run: the best are verified again, and raced with the vendor's calls.
 
-Measures, and stores the rows of what fails; `verdict` chooses the winner.
+Stores the rows of configurations that fail; `verdict` chooses the winner.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from autotune.values import Configuration, Problem, Value, size_of
 
 #: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
-#: Share of an effort's time per problem that a race gets at most where times are not steady: there
-#: rounds that take longer than a whole search tell little more.
+#: Maximum share of an effort's time per problem for a race on a device with unsteady times. More rounds
+#: would take longer than the search and tell little more.
 _UNSTEADY_SHARE = 1 / 20
-#: Finalists that are verified, however little time there is.
+#: Finalists that are verified even without time.
 _LEAST_FINALISTS = 3
 
-#: The data, which are of one problem; what runs on them; and whether twice at once. Other problems'
-#: finals verify the same where they have the job for an odd size.
+#: Data sets of one problem, a configuration, and whether two launches run at once. Finals of several
+#: problems share odd sizes.
 _CheckKey: TypeAlias = tuple[tuple[Path, ...], Configuration, bool]
 
 
@@ -43,13 +43,13 @@ class Finals:
     """The finals of one run."""
 
     bench: Bench
-    #: Where rows of disqualified configurations go.
+    #: The store of disqualified configurations.
     store: Store
     run_id: int
     listener: Listener
-    #: Path of compute-sanitizer, which has to find no fault in a finalist; empty: not asked.
+    #: Path of compute-sanitizer; empty: finalists do not run under it.
     sanitizer: str = ""
-    #: Results of verifying so far.
+    #: Results of verification so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
     #: Kernels of whose refused sizes the run has warned; see `autotune.run.sizes`.
     _warned: set[str] = field(default_factory=set)
@@ -57,7 +57,7 @@ class Finals:
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
     def expect(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Have compilers begin with what the next finals need for arrays that lie otherwise."""
+        """Let compilers begin with the binaries that the next finals need for other layouts."""
         kernel, device = self.bench.kernel, self.bench.device
         edges = {kernel.static_of(edge): edge for edge in kernel.edges_like(problem, device)}
         edges.pop(kernel.static_of(problem), None)
@@ -79,19 +79,19 @@ class Finals:
     ) -> tuple[Race | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and other sizes, then race them and the vendor's calls.
 
-        Where all finalists turn out to be wrong, or fail in the race, the next best take their places.
+        If all finalists are wrong or fail in the race, the next best take their places.
 
-        The recorded winners race too and are verified first, however slow they were in the search: what
-        replaces one is faster in the same race, or the recorded one is wrong.
+        Recorded winners are verified first and race too, even if they were slow in the search: a
+        configuration that replaces one is faster in the same race, or the recorded one is wrong.
 
-        Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
-        verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race. compute-sanitizer takes no
+        Half of the time is for verification; after that only the `_LEAST_FINALISTS` best are still
+        verified. The rest, at least `_LEAST_RACE_SECONDS`, is for the race. compute-sanitizer takes no
         time of the budget.
 
-        ``meanwhile`` is called before a race, which leaves compilers idle.
+        ``meanwhile`` is called before the race, during which compilers are idle.
 
-        Returns the race, None where nothing is right, and those that turned out to be wrong, or
-        failed; their rows are in the store.
+        Returns the race, or None if no configuration is correct, and the configurations that were wrong
+        or failed; their rows are in the store.
         """
         problem = job.problem
         left = verdict.candidates(measured, len(measured))
@@ -115,7 +115,7 @@ class Finals:
             first = verdict.candidates(winners, len(winners))
             chosen = verdict.candidates(left, effort.finalists, repeats)
             chosen = [row for row in chosen if row not in first]
-            # The best that is deterministic has a turn, though there be little time.
+            # The best deterministic one is verified even if there is little time.
             first += [row for row in chosen if repeats(row.configuration)][:1]
             chosen = [*first, *(row for row in chosen if row not in first)]
             left = [row for row in left if row not in chosen]
@@ -144,9 +144,9 @@ class Finals:
         sizes: OtherSizes,
         until: float,
     ) -> tuple[list[Contender], list[Measurement], list[Measurement]]:
-        """Return finalists that are right on other inputs and odd sizes, those that are not, and the rest.
+        """Return correct finalists, rows of wrong ones, and rows that were not verified before ``until``.
 
-        The rest had no turn before ``until``.
+        They are verified on other inputs, on odd sizes and on sizes near the problem.
         """
         kernel = self.bench.kernel
         right, wrong, unverified = list[Contender](), list[Measurement](), list[Measurement]()
@@ -159,7 +159,8 @@ class Finals:
             repeats = kernel.is_deterministic(row.configuration, problem)
             right.append(Contender(row.configuration, binary, row=row, deterministic=repeats))
         twice = {each.configuration: self._twice(each, others) for each in right}
-        # What lies otherwise, ahead, so that it is compiled at once; only of those that have a turn.
+        # Other layouts are submitted ahead, so that they are compiled at once; only for finalists that
+        # will be verified.
         ahead = right[:_LEAST_FINALISTS] if self.bench.clock_s() > until else right
         for job, finalist in product(others, ahead):
             at_once = job in twice[finalist.configuration]
@@ -169,7 +170,7 @@ class Finals:
                 self.bench.compilers.submit(
                     self.bench.compile_job(finalist.configuration, job.problem)
                 )
-        for job in others:  # job by job: the data of each have to be uploaded
+        for job in others:  # job by job: each one's data must be uploaded
             passed: list[Contender] = []
             for finalist in right:
                 if not self._is_allowed(finalist, job):
@@ -187,7 +188,7 @@ class Finals:
                 else:
                     wrong.append(found)
             right = passed
-        self.bench.compilers.drop()  # those of who had no turn
+        self.bench.compilers.drop()  # of finalists that were not verified
         right, elsewhere = sizes.verified(right)
         wrong += elsewhere
         safe, unsafe = self._sanitized(problem, right) if self.sanitizer else (right, [])
@@ -197,7 +198,7 @@ class Finals:
         return self.bench.kernel.allows(finalist.configuration, job.problem)
 
     def _twice(self, finalist: Contender, others: Sequence[Job]) -> list[Job]:
-        """Return the jobs on which a finalist runs twice at once: the problem, on a GPU the largest odd size too."""
+        """Return the jobs with two launches at once: the problem, and on a GPU the largest odd size."""
         if self.bench.kernel.is_exclusive(finalist.configuration):
             return []
         *odd, own = others
@@ -206,7 +207,7 @@ class Finals:
         return [*largest, own] if self.bench.device.is_cuda else [own]
 
     def _checked(self, finalist: Contender, job: Job, at_once: bool) -> Measurement:
-        """Verify a finalist on a job, ``at_once`` with two launches at once too; each only once."""
+        """Verify a finalist on a job, also with two launches ``at_once``; remember the result."""
         key = _key(job, finalist, at_once)
         if key not in self._known:
             self._known[key] = self._run(job, finalist.configuration, at_once)
@@ -240,7 +241,7 @@ class Finals:
     def _sanitized(
         self, problem: Problem, finalists: Sequence[Contender]
     ) -> tuple[list[Contender], list[Measurement]]:
-        """Return finalists in which compute-sanitizer finds no fault, and rows of the others.
+        """Return finalists without a finding of compute-sanitizer, and rows of the others.
 
         Findings for another problem of the run hold here: the small problems are the same.
         """
@@ -266,7 +267,7 @@ class Finals:
     def _faults_of(
         self, problem: Problem, configurations: Sequence[Configuration]
     ) -> dict[Configuration, str]:
-        """Run configurations under compute-sanitizer on small problems; warns of what is unchecked."""
+        """Run configurations under compute-sanitizer on small problems; warn of checks that were not done."""
         bench = self.bench
         trials = []
         for configuration in configurations:
@@ -274,7 +275,7 @@ class Finals:
                 bench.kernel, configuration, problem, bench.device
             ):
                 job = bench.compile_job(configuration, small)
-                # So that a finding names the line; the code is the same.
+                # A finding then names the line; the code is the same.
                 with_lines = replace(job, options=(*job.options, "-lineinfo"))
                 binary = bench.compilers.result(with_lines).binary
                 if binary is not None:

@@ -1,4 +1,4 @@
-"""Finds parameters that do nothing, whose values a search would tune by noise."""
+"""Finds parameters without effect, whose values a search would choose by noise."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from autotune.kernel.source import frozen_sources
 from autotune.kernel.spec import Kernel
 from autotune.values import SOURCE, Configuration
 
-#: Comments and texts of a source, whose words are no names.
+#: Comments and string literals of a source, whose words are not names.
 _NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
-#: An include that is left to the compiler, and may name anything.
+#: An include that the compiler resolves; its file may use any name.
 _LEFT = re.compile(r"^[ \t]*#[ \t]*include[ \t]*\"", re.MULTILINE)
-#: Words of a function that asks for all parameters.
+#: Names in a function that reads all parameters.
 _ALL = {"items", "keys", "values"}
-#: Pairs of configurations that must be equal before two values of a parameter are.
+#: Number of equal pairs of configurations before two values of a parameter count as equal.
 _LEAST_PAIRS = 2
 
 
@@ -80,7 +80,7 @@ def _is_text(value: object) -> bool:
 
 
 def equal_values(kernel: Kernel, twins: Iterable[Mapping[Configuration, str]]) -> Iterator[str]:
-    """Yield warnings of values that made the same binary and launch wherever both were tried.
+    """Yield warnings of values that gave equal binaries and launches wherever both were tried.
 
     ``twins`` are, for each problem, texts that are equal for equal binaries and launches.
     """

@@ -26,13 +26,13 @@ Fixed: TypeAlias = Mapping[str, Sequence[Value]]
 
 @dataclass(frozen=True)
 class Search:
-    """A search of every problem, whose winners go into a record."""
+    """A search of every problem. Its winners go into a record."""
 
     strategy: str = "auto"
     fixed: Fixed = field(default_factory=dict)
-    #: Tried first, where they are in the space: what others found for which problem, which nobody verified here.
+    #: Imported configurations with their problems, tried first if the space has them; not verified here.
     imported: tuple[tuple[Problem, Configuration], ...] = ()
-    #: Measure again what is remembered.
+    #: Measure again, without results from the store.
     fresh: bool = False
     #: Whether the results are recorded and compared with the device's limits, and problems linked.
     writes_record: ClassVar[bool] = True
@@ -46,12 +46,12 @@ class VerifyOne:
     fixed: Fixed = field(default_factory=dict)
     imported: ClassVar[tuple[tuple[Problem, Configuration], ...]] = ()
     strategy: ClassVar[str] = "none"
-    #: It is to be timed, though it may have been stopped early.
+    #: Rows of the store may be of early stops, without a time.
     fresh: ClassVar[bool] = True
     writes_record: bool = False
 
     def require_member(self, kernel: Kernel, device: Device, space: Space) -> None:
-        """Raise NothingValidError where the configuration is not in the space."""
+        """Raise NothingValidError if the configuration is not in the space."""
         row = space.canonical(space.row(self.configuration))
         if space.find(row) is not None:
             return
@@ -83,7 +83,7 @@ class Effort:
     windows: int
     #: Whether the budget of the command is divided among its problems.
     shared: bool
-    #: Whether finalists on a GPU are run under compute-sanitizer where the request does not say.
+    #: Whether finalists on a GPU are run under compute-sanitizer by default.
     sanitizes: bool
 
 
@@ -110,11 +110,11 @@ class Request:
     caches: Caches | None = None
     #: Further devices of the same model, which measure at the same time.
     others: tuple[Device, ...] = ()
-    #: What is made least or most of.
+    #: What is minimised.
     objective: Objective = TIME
-    #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists; None: see `Effort`.
+    #: Whether finalists must pass NVIDIA's compute-sanitizer; None: see `Effort`.
     sanitize: bool | None = None
-    #: Whether the result replaces any recorded entry, and answers though a part of the space was searched.
+    #: Whether the result replaces any recorded entry, and lookup answers with it even for an experiment.
     accept: bool = False
     #: Winners of the records that the result is merged into, which enter the finals.
     recorded: Mapping[Problem, Sequence[Configuration]] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class Request:
             for problem in named if self.goal.writes_record else ():
                 if layout := self.kernel.layout_of(problem):
                     raise UsageError(
-                        f"{self.kernel.name}: {layout} says how arrays lie, which is not tuned: "
+                        f"{self.kernel.name}: {layout} is a layout, which is not tuned: "
                         f"leave it out, or give --config to verify one configuration on it"
                     )
             for problem in named:
@@ -179,7 +179,7 @@ class Request:
         return (self.device, *self.others)
 
     def caches_of(self, problem: Problem) -> Caches:
-        """Return what the caches hold before calls on a problem, by a fixed rule where nothing is said."""
+        """Return the contents of the caches before calls on a problem, by a fixed rule if none are requested."""
         return self.caches or deciding_caches(self.kernel.work_of(problem), self.device)
 
     def timing_of(self, problem: Problem) -> Timing:
@@ -189,7 +189,7 @@ class Request:
 
     @property
     def sanitizes(self) -> bool:
-        """Return whether finalists are run under compute-sanitizer where it is there."""
+        """Return whether finalists are run under compute-sanitizer if it is installed."""
         by_effort = self.effort.sanitizes and self.goal.writes_record
         return by_effort if self.sanitize is None else self.sanitize
 

@@ -1,6 +1,6 @@
 """The whole job of one `autotune run`: searches, finals, portfolio, record.
 
-Divides the time among the parts; prints nothing and writes no file. `recording` makes the record.
+Prints nothing and writes no file. `recording` makes the record.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Run(Bench):
     def __init__(
         self, request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
     ) -> None:
-        # Told before anything is searched, where compute-sanitizer is wanted and is not there.
+        # First of all: it warns if compute-sanitizer is wanted and missing.
         self._sanitizer = site.sanitizer(request)
         super().__init__(request, site)
         self.store, self.listener = store, listener
@@ -82,8 +82,8 @@ class Run(Bench):
     def run(self, limits: Limits | None = None) -> RunResult:
         """Tune every problem of the request; ``limits`` of the device are kept with the result.
 
-        Ctrl-C or an error end the run early: once some problem is decided the result has the decided
-        ones and what ended it, before that it is raised. Rows are in the store either way.
+        If Ctrl-C or an error ends the run early, the result has the decided problems and the error; if
+        no problem is decided, the error is raised. Rows are in the store either way.
         """
         decided: list[ProblemResult] = []
         run_id = 0  # no run yet
@@ -103,7 +103,7 @@ class Run(Bench):
             # Compilers do not wait for the reference.
             unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)
             if not self.device.is_cuda:
-                unseen.result()  # it would disturb what is timed
+                unseen.result()  # it would disturb the timing
             processes = self.processes(run_id)
             own = ProblemTuner(self, self.store, run_id, self.listener, self._sanitizer)
             division = self.division(processes or [own])
@@ -116,23 +116,23 @@ class Run(Bench):
             portfolio, sizes = self._portfolio(decided, division, run_id)
             made = partial(made, unseen=unseen.result(), portfolio=portfolio, sizes=sizes)
             result = made(tuple(decided), space=self.space, toolchain=self.toolchain)
-            right: RunState = "budget" if result.spent_budget else "done"
-            self.store.finish_run(run_id, right if result.solved else "failed")
+            state: RunState = "budget" if result.spent_budget else "done"
+            self.store.finish_run(run_id, state if result.solved else "failed")
         except BaseException as error:
-            was_told_to = isinstance(error, KeyboardInterrupt)
-            with suppress(StoreError):  # which may be what ended the run
+            is_ctrl_c = isinstance(error, KeyboardInterrupt)
+            with suppress(StoreError):  # the store may have ended the run
                 if run_id:
-                    self.store.finish_run(run_id, "interrupted" if was_told_to else "failed")
-            stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if was_told_to else error
+                    self.store.finish_run(run_id, "interrupted" if is_ctrl_c else "failed")
+            stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if is_ctrl_c else error
             decided = without_wrong(decided, self.request)
             solved = tuple(found for found in decided if found.result is not None)
             if solved and isinstance(stop, AutotuneError):
-                stop.__cause__ = error if was_told_to else error.__cause__
+                stop.__cause__ = error if is_ctrl_c else error.__cause__
                 if unseen.done() and not unseen.exception():
                     made = partial(made, unseen=unseen.result())
                 result = made(solved, space=self.space, toolchain=self.toolchain, ended=stop)
                 return self._recorded(result)
-            if was_told_to:
+            if is_ctrl_c:
                 raise stop from error
             raise
         if not result.solved:
@@ -140,7 +140,7 @@ class Run(Bench):
         return self._recorded(result)
 
     def _unseen(self) -> tuple[str, ...]:
-        """Return inputs of which a missing element would not be noticed, and warn of them."""
+        """Return inputs whose missing elements verification would not notice, and warn of them."""
         problems = (*self.kernel.edge_problems, *self.request.problems)
         missed = unseen_inputs(self.kernel, problems, self.request.seed)
         for each in missed:
@@ -148,16 +148,16 @@ class Run(Bench):
         return tuple(each.argument for each in missed)
 
     def _recorded(self, result: RunResult) -> RunResult:
-        """Return a result with its tuned record; one configuration is not recorded."""
+        """Return a result with its tuned record; a run of one configuration has none."""
         recorded = self.request.goal.writes_record
         return replace(result, record=record_of(result)) if recorded else result
 
     # ------------------------------------------------------------------ tuners
 
     def processes(self, run_id: int) -> list[TunerProcess]:
-        """Begin processes that tune, each with its share of the devices; none where this one does.
+        """Begin tuner processes, each with its share of the devices; none if this process tunes.
 
-        There are as many as there are problems to be searched at once, and cores for them.
+        Their number is limited by problems, devices and cores.
         """
         devices = self.request.devices
         count = min(len(devices), len(self.request.problems), usable_cores())
@@ -218,7 +218,7 @@ class Run(Bench):
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
-    """Return the message of a run without a winner: how often what happened, with an example."""
+    """Return the message of a run without a winner: the count of each status, with an example."""
     rows = [row for result in results for row in result.trials]
     if not rows:
         return f"{kernel.name}: the budget ended before anything was measured; give it more"
@@ -226,6 +226,6 @@ def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
     shares = ", ".join(f"{count} {status}" for status, count in counts)
     example = next(row for row in rows if row.status is counts[0][0])
     return (
-        f"{kernel.name}: no configuration is right ({shares}). "
+        f"{kernel.name}: no configuration passed verification ({shares}). "
         f"For example {example.configuration}: {example.message or example.status}"
     )

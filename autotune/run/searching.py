@@ -29,9 +29,9 @@ from autotune.values import Configuration, Problem
 
 #: The winners of this many problems, the nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
-#: Octaves of a size, and powers of two that it is divisible by, that put two problems at a distance of 1.
+#: Octaves between two sizes, and between the powers of two that divide them, at a distance of 1.
 _OCTAVES, _TWOS = 4, 4
-#: Between the seeds of two searches that run at once.
+#: Difference of the seeds of two searches that run at once.
 _APART = 1 << 32
 
 
@@ -40,22 +40,22 @@ class SearchedProblem:
     """A problem after its search and before its finals."""
 
     problem: Problem
-    #: With its data and the first device that measured.
+    #: The job with its data, for the first device that measured.
     job: Job
-    #: Measured or recalled by the search, by number, in order.
+    #: Measurements of the search, new or remembered, by number, in order.
     asked: Mapping[int, Measurement]
-    #: Configurations that the finals choose from: measured now or remembered.
+    #: Measurements that the finals choose from, new or remembered.
     choice: tuple[Measurement, ...]
     seconds: float
     #: See `SearchSession.ended_by`.
     ended_by: str
-    #: Numbers of configurations given to compilers, measured or not.
+    #: Numbers of compiled configurations, measured or not.
     compiled: frozenset[int]
-    #: Texts that are equal for configurations of equal binary and launch.
+    #: For each configuration a key that is equal for equal binaries and launches.
     twins: Mapping[Configuration, str] = field(default_factory=dict)
     #: How often it was searched.
     searches: int = 1
-    #: Gain that the strategy expects of a longer search, where it has a model.
+    #: Gain that a strategy with a model expects of a longer search.
     outlook: Outlook | None = None
 
     def job_on(self, device: Device) -> Job:
@@ -76,7 +76,7 @@ class ProblemSearch:
     store: Store
     run_id: int
     listener: Listener
-    #: Among those that search at once. Each draws other configurations, so that no two compile the same.
+    #: Number of this search among those that run at once; each has a seed of its own.
     number: int = 0
 
     def search(
@@ -232,7 +232,7 @@ def _less(budget: Budget, spent_s: float) -> Budget:
 
 
 def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configuration]:
-    """Return what lookup answers for a problem from records of the device or of one like it."""
+    """Return the configuration that lookup answers for a problem, in a list; empty without a record."""
     try:
         found = lookup(kernel.name, device=device, project=kernel.project, **problem)
     except UsageError:  # no record, or one of a kernel with other fields
@@ -243,7 +243,7 @@ def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configura
 def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
     """Return coordinates of problems; see `RelatedProblem.features`.
 
-    Those that are the same for all are left out: they would only cost time.
+    Coordinates that are equal for all problems are left out: they would only cost time.
     """
     columns = list[Sequence[float]]()
     for name, own in problems[0].items():

@@ -1,7 +1,7 @@
-"""Verifies finalists at sizes beside a tuned one, since `lookup` answers with them there too.
+"""Verifies finalists at sizes near a tuned one, since `lookup` answers with them there too.
 
-The sizes are derived from the problem. A finalist that is wrong at one is out, and its message proposes
-what to require. `requires` alone says which sizes a configuration takes.
+The sizes are derived from the problem. A finalist that is wrong at one is disqualified, and the message
+proposes a condition for `requires`, which alone decides the sizes that a configuration takes.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.values import Problem, size_of
 
-#: Sizes of a problem at most, the large one included; and those that are verified however long that takes,
-#: since a busy machine is no proof.
+#: Maximum number of sizes of a problem, including the large one; and the number that is verified without a
+#: time limit, so that a busy machine skips none of them.
 MOST_SIZES, _ALWAYS = 10, 4
-#: Time for them: a share of the problem's search, but this long after short ones, on busy machines too.
+#: Time for the sizes: this share of the problem's search, at least these seconds.
 _SHARE, _LEAST_S = 0.15, 3.0
-#: Share of that time for the large size, where verifying a finalist takes as long as its data; and the
-#: longest time for data: a reference may need memory that grows as its time does.
+#: Share of that time for the large size; and the maximum time for its data: the memory of a reference may
+#: grow with its time.
 _LARGE_SHARE, _LARGE_S = 0.5, 5.0
-#: Share of the device's memory that its arrays take at most.
+#: Maximum share of the device's memory for the arrays of the large size.
 _MEMORY_SHARE = 0.125
 #: A field that never reaches this is a mode or a small count, not a size.
 _LEAST_SIZE = 8
 #: Elements of the sizes where one field is large and all others are 1.
 _LONGEST = 1 << 20
-#: Where a field is twice as large or more, errors count that exceed the bound this many times: longer sums round
-#: more.
+#: At a size with a field at least twice as large, only errors above this multiple of the bound count: longer
+#: sums round more.
 _GROSS = 100.0
-#: Launches of a configuration that is verified.
+#: Number of launches when a configuration is verified.
 _LAUNCHES = 4
 
 
@@ -69,7 +69,7 @@ def sizes_beside(
     units: Iterable[int],
     is_allowed: Callable[[Problem], bool] = lambda size: True,
 ) -> list[Problem]:
-    """Return sizes where a kernel may be wrong that is right on a problem, the most telling first.
+    """Return sizes where a kernel that is correct on a problem may be wrong, the most telling first.
 
     ``units`` are numbers that blocks and tiles may be multiples of. A size that ``is_allowed`` forbids
     is moved on by 1, 3, 7, 15 … up to the largest unit.
@@ -114,19 +114,19 @@ def sizes_beside(
 def compact(
     problem: Problem, fields: Sequence[str], units: Iterable[int], count: int = 4
 ) -> Problem:
-    """Return a problem of few of the largest units, with the same remainders."""
+    """Return a small problem of a few of the largest units, with the same remainders."""
     unit = {name: _unit(problem[name], units) for name in fields}
     most = {name: count * unit[name] + problem[name] % unit[name] for name in fields}
     return problem.replace(**{name: min(problem[name], most[name]) for name in fields})
 
 
 def _unit(value: int, units: Iterable[int]) -> int:
-    """Return the largest unit of which a value holds two."""
+    """Return the largest unit that fits a value twice."""
     return max((unit for unit in units if 2 * unit <= value), default=1)
 
 
 def _prime_below(number: int) -> int:
-    """Return the largest prime below a number; 1 where there is none."""
+    """Return the largest prime below a number, or 1."""
     for candidate in range(number - 1, 1, -1):
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
             return candidate
@@ -136,7 +136,7 @@ def _prime_below(number: int) -> int:
 def proposed(
     right: Sequence[Problem], wrong: Sequence[Problem], fields: Sequence[str], units: Iterable[int]
 ) -> str:
-    """Return a condition that all right sizes meet and no wrong one, as a requires function has it."""
+    """Return a condition, as for `requires`, that all correct sizes meet and no wrong one."""
     rules: dict[str, Json] = {}
     for name in fields:
         values = [size[name] for size in right]
@@ -148,7 +148,7 @@ def proposed(
     while left:
         met = {text: [p for p in left if value_of(form, p)] for text, form in rules.items()}
         best = min(met, key=lambda text: len(met[text]))
-        if len(met[best]) == len(left):  # only equality tells them apart
+        if len(met[best]) == len(left):  # only equality distinguishes them
             chosen = [f"p.{name} == {right[0][name]}" for name in fields]
             break
         chosen.append(best)
@@ -158,35 +158,35 @@ def proposed(
 
 @dataclass
 class OtherSizes:
-    """The sizes beside one tuned problem: their data, and the finalists that were wrong there."""
+    """The sizes near one tuned problem: their data, and the finalists that were wrong there."""
 
     bench: Bench
-    #: Of the tuned problem.
+    #: The job of the tuned problem.
     job: Job
-    #: Sizes that finalists are verified at before, the tuned one last.
+    #: Sizes at which finalists were verified before, the tuned one last.
     known: Sequence[Problem]
-    #: Verifies a finalist on a job.
+    #: Function that verifies a finalist on a job.
     check: Callable[[Contender, Job], Measurement]
     #: Time of the problem's search.
     search_s: float
-    #: Kernels of whose refused sizes the run has warned.
+    #: Kernels for which the run has warned of refused sizes.
     warned: set[str]
     _until_s: float = 0.0
-    #: The size that others are derived from, and the time that its data take at most.
+    #: The size that others are derived from, and the maximum time of its data.
     _base: Problem = field(default_factory=Problem)
     _data_s: float = math.inf
     _fields: list[str] = field(default_factory=list)
     _units: set[int] = field(default_factory=set)
-    #: Sizes that have no data yet, and jobs of those that have.
+    #: Sizes without data, and jobs of sizes with data.
     _planned: list[Problem] = field(default_factory=list)
     _made: dict[Problem, Job] = field(default_factory=dict)
     _faults: Counter[Problem] = field(default_factory=Counter)
     _large: Job | None = None
 
     def verified(self, finalists: Sequence[Contender]) -> tuple[list[Contender], list[Measurement]]:
-        """Return finalists that are right at all sizes that there is time for, and rows of the others.
+        """Return finalists that are correct at all sizes tried, and rows of the others.
 
-        While there is time, one that is wrong is tried at the other sizes too, for a better proposal.
+        While there is time, a wrong finalist is tried at the other sizes too, for a better proposal.
         """
         places = range(len(finalists))
         right = [[p for p in self.known[::-1] if self._takes(each, p)] for each in finalists]
@@ -218,7 +218,7 @@ class OtherSizes:
     # ------------------------------------------------------------------ one size
 
     def _outcome(self, finalist: Contender, job: Job) -> Measurement | None:
-        """Verify a finalist at a size; None where that tells nothing."""
+        """Verify a finalist at a size; None if the result says nothing about correctness."""
         if not self._takes(finalist, job.problem):
             return None
         try:
@@ -250,7 +250,7 @@ class OtherSizes:
             return False
 
     def _tell(self, size: Problem, error: BaseException) -> None:
-        """Warn once of sizes that cannot be verified, since the kernel's functions or the device refuse them."""
+        """Warn once of sizes that the kernel's functions or the device refuse."""
         name = self.bench.kernel.name
         if name not in self.warned:
             warnings.warn(
@@ -263,20 +263,20 @@ class OtherSizes:
     # ------------------------------------------------------------------ which sizes
 
     def _jobs(self, finalists: Sequence[Contender]) -> Iterator[Job]:
-        """Yield jobs of sizes: those that found most faults, then others while there is time for their data."""
+        """Yield jobs of sizes: first sizes that found faults, then others while there is time for their data."""
         for size, _ in self._faults.most_common():
             yield self._made[size]
         if is_first := not self._until_s:
             self._until_s = time.monotonic() + self._limit_s
             self._plan(finalists)
-            with suppress(SpecError, MemoryError):  # told below
+            with suppress(SpecError, MemoryError):  # reported below
                 self.bench.make_data(dict.fromkeys(self._planned[:_ALWAYS], (EXACT, RANDOM)))
         while self._planned and (
             len(self._made) < _ALWAYS or self._left_s > _LARGE_SHARE * self._limit_s
         ):
             size = self._planned.pop(0)
             try:
-                # On random data the errors of a long sum say little.
+                # Random data say little about the errors of a long sum.
                 names = (EXACT,) if self._is_longer(size) else (EXACT, RANDOM)
                 job, data_s = self._job(size, names)
             except (SpecError, MemoryError) as error:
@@ -291,9 +291,9 @@ class OtherSizes:
             yield self._add(large)
 
     def _plan(self, finalists: Sequence[Contender]) -> None:
-        """Choose the sizes; beside a smaller one where data or launches of the tuned one take long."""
+        """Choose the sizes: near the tuned one, or near a smaller one if its data or launches take long."""
         kernel, problem = self.bench.kernel, self.job.problem
-        if kernel.layout_of(problem):  # it depends on the sizes
+        if kernel.layout_of(problem):  # the layout depends on the sizes
             return
         self._base, self._fields = problem, size_fields(kernel, problem)
         for each in finalists if self._fields else ():
@@ -313,10 +313,10 @@ class OtherSizes:
         self._planned = unknown[: MOST_SIZES - 1]
 
     def _grown(self, finalists: Sequence[Contender]) -> Job | None:
-        """Return the job of the largest size that there is time and memory for, with random data alone.
+        """Return the job of the largest size for which there is time and memory, with random data alone.
 
-        All fields are doubled until costs would be too high if they grew by twice as much as the fields,
-        or as they did for the last two sizes, but no more than by the third power.
+        All fields are doubled while the cost stays below the limits. The cost is assumed to grow twice as
+        much as the fields, or as it did between the last two sizes, at most with the third power.
         """
         limit_s, tasks = _LARGE_SHARE * self._limit_s, 1 + len(finalists)
         most_bytes = _MEMORY_SHARE * self.job.device.memory_bytes
@@ -341,7 +341,7 @@ class OtherSizes:
         return job if job and size_of(job.problem) > size_of(self.job.problem) else None
 
     def _job(self, size: Problem, names: Sequence[str] = (EXACT, RANDOM)) -> tuple[Job, float]:
-        """Return the job of a size, and the time that its data take."""
+        """Return the job of a size, and the time that its data took."""
         begun_s = time.monotonic()
         job = self.bench.job(size, names=names)
         made_s = sum(dataset.seconds for dataset in job.datasets)
@@ -370,7 +370,7 @@ class OtherSizes:
 
 
 def is_telling(job: Job) -> bool:
-    """Return whether an output is expected to hold more than 0, and all hold what is expected.
+    """Return whether a size can show faults: an output is expected to hold more than zeros.
 
     A variance of one number is 0, and a half cannot hold the sum of a million.
     """
@@ -386,7 +386,7 @@ def is_telling(job: Job) -> bool:
 
 
 def _may_be_rounding(found: Measurement, job: Job) -> bool:
-    """Return whether longer sums, or a number near the middle between two integers, explain a wrong result."""
+    """Return whether longer sums, or a value near the middle of two integers, explain a wrong result."""
     rounds = any(each.number.kind == "f" for each in job.datasets[0].arguments)
     wrong = [check for check in found.checks if not check.is_correct]
     return bool(wrong) and all(

@@ -1,8 +1,8 @@
 """Tunes problems on some devices of a run, in this process or in one of its own.
 
-A process that searches takes several milliseconds of its core for each configuration, as long as a
-GPU does. So each card has a process of its own where a run has several problems: `TunerProcess`. The
-run's process divides the problems and the time.
+A search takes several milliseconds of a core for each configuration, as long as the GPU takes. So in
+a run of several problems each device has a process of its own: `TunerProcess`. The run's process
+divides the problems and the time.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from autotune.search.session import Budget, Event, Listener, Measured
 from autotune.store import Store
 from autotune.values import Problem
 
-#: Longest silence of a process that tunes: its own tasks have limits.
+#: Time limit of a tuner's task: the tasks inside it have limits of their own.
 _SILENCE_S = 10 * 86_400.0
-#: Time in which the events of measurements are gathered.
+#: Time for which events of measurements are collected before they are sent.
 _GATHER_S = 0.05
 
-#: The race of a problem, None where nothing is right; and what failed in the finals.
+#: The race of a problem, None if no configuration is correct; and the failures of the finals.
 Outcome: TypeAlias = "tuple[Race | None, tuple[Measurement, ...]]"
 
 
 class ProblemTuner:
-    """The tuner that works in this process. The ``number`` tells it from others of its run."""
+    """The tuner that works in this process; ``number`` is its number in the run."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ProblemTuner:
             self._finals.expect(following.problem, self._entrants(following))
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:
-        """Return who enters the finals: the best of each device, since those of two are not compared."""
+        """Return the entrants of the finals: the best of each device, since times of two do not compare."""
         by_device = defaultdict[str, list[Measurement]](list)
         for row in found.choice:
             if row.device_uuid:
@@ -107,7 +107,7 @@ class ProblemTuner:
 
 @dataclass(frozen=True)
 class TunerPlan:
-    """All from which another process makes its tuner."""
+    """The description from which another process makes its tuner."""
 
     origin: Origin
     fingerprint: str
@@ -116,7 +116,7 @@ class TunerPlan:
     #: The request; see `Request.without_kernel`.
     request: Mapping[str, Any]
     site: Site
-    #: Address of the store.
+    #: Path or URL of the store.
     store: str
     run_id: int
     sanitizer: str
@@ -150,7 +150,7 @@ class TunerProcess:
         self.device: Device = plan.request["device"]
         self._plan, self._listener = plan, listener
         self._actor = ChildActor(prepare=open_tuner)
-        #: What the process has been told, or has found itself.
+        #: Searches that the process knows: its own, and those that it was sent.
         self._known: dict[Problem, SearchedProblem] = {}
         self._off_budget_s = 0.0
         self._actor.start()
@@ -175,7 +175,7 @@ class TunerProcess:
         return time.monotonic() - self._off_budget_s
 
     def close(self) -> None:
-        """End the process and those that it began."""
+        """End the process and its children."""
         self._actor.close()
 
     def _ask(self, task: Any, needed: Sequence[SearchedProblem], *args: Any) -> Any:
@@ -184,7 +184,7 @@ class TunerProcess:
         answer, self._off_budget_s, used = self._actor.ask(
             task, news, *args, job=self._plan, timeout_s=_SILENCE_S, heard=self._hear
         )
-        for folder in used:  # given up with the run's own: the process is killed at its end
+        for folder in used:  # released with the run's own: the process is killed at its end
             cache.use(folder)
         return answer
 
@@ -214,8 +214,8 @@ def open_tuner(plan: TunerPlan) -> None:
     bench = Bench(Request.with_kernel(kernel, plan.request), plan.site)
     if bench.source != plan.source:
         raise AutotuneError(
-            f"{kernel.name}: a source was changed while it was in use; what was measured is kept: run "
-            "the command again"
+            f"{kernel.name}: a source was changed while it was in use; measurements are kept: run the "
+            "command again"
         )
     bench.start()
     _ = bench.space  # while they come up
@@ -240,7 +240,7 @@ class _Teller:
             self.flush()
 
     def flush(self) -> None:
-        """Send the events that wait."""
+        """Send the collected events."""
         with self._lock:
             tell(self._events)
             self._events, self._sent_s = [], time.monotonic()

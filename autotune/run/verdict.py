@@ -22,17 +22,17 @@ from autotune.measure.timing import median_interval
 from autotune.tuned.record import ContenderResult, EnergyResult, Estimate, RaceResult
 from autotune.values import Configuration
 
-#: Resamples of a bootstrap interval; more change the third digit.
+#: Resamples of a bootstrap interval; more would change the third digit.
 _RESAMPLES = 2000
-#: Most configurations that are measured on every problem.
+#: Maximum number of configurations that are measured on every problem.
 PORTFOLIO_SIZE = 48
-#: Least number of deterministic finalists, if a search found so many.
+#: Minimum number of deterministic finalists, if the search found them.
 _LEAST_DETERMINISTIC = 2
-#: A contender is tied with the best unless its ratio to it is surely above 1 plus this.
+#: A contender is tied with the best unless its ratio to the best is surely above 1 plus this share.
 _TIE_TOLERANCE = 0.002
-#: Most probability, per race, that any contender as fast as the best is called slower.
+#: Maximum probability, per race, that a contender as fast as the best is called slower.
 _FALSE_DIFFERENCE = 0.05
-#: Most median cost over the best's, as a share, that a tied winner with fewer registers may have.
+#: Maximum excess of the median cost, as a share of the best's, of a tied winner with fewer registers.
 _WINNER_TOLERANCE = 0.003
 #: A time, a ratio or a choice that may be wrong by a larger share is noisy.
 _NOISY = 0.05
@@ -45,7 +45,7 @@ LESS_NOISE = (
 )
 
 
-# ---------------------------------------------------------------------- who enters
+# ---------------------------------------------------------------------- entrants
 
 
 def candidates(
@@ -92,7 +92,7 @@ def portfolio_entrants(
     return list(chosen)
 
 
-# ---------------------------------------------------------------------- who wins
+# ---------------------------------------------------------------------- winner
 
 
 def judge(
@@ -100,7 +100,7 @@ def judge(
     objective: Objective = TIME,
     seed: int = 0,
 ) -> RaceResult | None:
-    """Choose the winner of a race, and compare all contenders with it; None where none was timed.
+    """Choose the winner of a race, and compare all contenders with it; None if none was timed.
 
     1. Rank configurations by their median cost.
     2. Where the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
@@ -192,7 +192,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
 def _costs(
     contender: Contender, samples: ContenderSamples, objective: Objective
 ) -> Sequence[float]:
-    """Return the cost of every round by the objective; the times where a configuration has no energy."""
+    """Return the cost of every round by the objective; the times if a configuration has no energy."""
     if not samples.times_ms:
         return ()
     costs = objective.costs(samples.times_ms, samples.energy)
@@ -219,7 +219,7 @@ def _by_round(numerator: Sequence[float], denominator: Sequence[float]) -> NDArr
     return above / np.asarray(denominator[:rounds], np.float64)
 
 
-# ---------------------------------------------------------------------- what is kept of it
+# ---------------------------------------------------------------------- results
 
 
 def _summary(
@@ -267,7 +267,7 @@ def _energy(windows: Sequence[Energy]) -> EnergyResult | None:
 
 
 def _noise(race: Race, result: RaceResult, cost: Estimate | None) -> Iterator[str]:
-    """Yield why the time or the choice may be wrong; `LESS_NOISE` says what to do about it."""
+    """Yield why the time or the choice may be wrong; `LESS_NOISE` has the remedy."""
     if race.clocks.is_throttled:
         why = ", ".join(race.clocks.throttle_reasons)
         yield f"the device was throttled during the finals ({why})"

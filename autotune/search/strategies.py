@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import UsageError, extra_of, install, unknown
 from autotune.kernel.space import Space
-from autotune.search import kernel_tuner, optuna
 from autotune.search.base import BudgetSpent, Session, Strategy
 
 if TYPE_CHECKING:
@@ -48,31 +47,34 @@ def find(name: str, at_once: int = 1, ahead: int = 1) -> Strategy:
     ``ahead`` proposals before it knows the first one's result, so that compilers and devices do not
     wait for it.
     """
-    known = {info.name: info for info in available()}
+    known = {info.name: info for info in (_own() if name in _OWN else available())}
     if name not in known:
         usable = [info.name for info in known.values() if not info.unavailable]
         raise UsageError(unknown("strategy", name, usable))
     if known[name].unavailable:
         raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
-    library, _, short = name.rpartition(":")
-    if library == "kt":
-        return partial(kernel_tuner.search, short)
-    if library == "optuna":
-        return partial(optuna.search, short, batch=at_once)
     if name in ("random", "exhaustive"):
         return random if name == "random" else exhaustive
-    from autotune.search.auto import auto, surrogate
+    if name in _OWN:
+        from autotune.search.auto import auto, surrogate
 
-    return partial(auto if name == "auto" else surrogate, ahead=ahead)
+        return partial(auto if name == "auto" else surrogate, ahead=ahead)
+    library, _, short = name.rpartition(":")
+    if library == "kt":
+        from autotune.search import kernel_tuner
+
+        return partial(kernel_tuner.search, short)
+    from autotune.search import optuna
+
+    return partial(optuna.search, short, batch=at_once)
 
 
 def available() -> list[StrategyInfo]:
     """Return every strategy; one that cannot run here has a reason."""
+    from autotune.search import kernel_tuner, optuna
+
     return [
-        *(
-            StrategyInfo(name, doc, _missing("scipy") if name in ("auto", "surrogate") else "")
-            for name, doc in _OWN.items()
-        ),
+        *_own(),
         *(
             StrategyInfo(f"kt:{name}", doc, _missing("kernel_tuner"))
             for name, doc in kernel_tuner.STRATEGIES.items()
@@ -83,6 +85,13 @@ def available() -> list[StrategyInfo]:
             )
             for name, doc in optuna.SAMPLERS.items()
         ),
+    ]
+
+
+def _own() -> list[StrategyInfo]:
+    return [
+        StrategyInfo(name, doc, _missing("scipy") if name in ("auto", "surrogate") else "")
+        for name, doc in _OWN.items()
     ]
 
 

@@ -111,7 +111,7 @@ class FaultContract:
 
     @pytest.mark.parametrize("fault", ["k_step_dropped", "nan"])
     def test_a_kernel_that_is_only_wrong_has_no_winner(self, tmp_path, fault):
-        with pytest.raises(NothingValidError, match="no configuration is right"):
+        with pytest.raises(NothingValidError, match="no configuration passed verification"):
             self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=(fault,))
 
     def test_a_worker_killed_from_outside_costs_no_row(self, tmp_path):
