@@ -1,10 +1,11 @@
-"""Reads the times on random sizes that shipped answers are fitted to: lists them, fills a store.
+"""Reads the times on random sizes that shipped answers are fitted to: lists them, fits a record, fills a store.
 
 A file of `results/sizes/` has the times of one kernel on one device, in the order of measuring, as JSON
 compressed by xz: `configurations`, `fields`, and for each of `sizes` the values of the fields and pairs of the
 number of a configuration and its milliseconds.
 
     python benchmarks/size_data.py
+    python benchmarks/size_data.py --fit reports/NVIDIA_H200/sgemm.json --write
     python benchmarks/size_data.py --store sqlite:///sizes.sqlite
 """
 
@@ -22,7 +23,12 @@ from harness import RESULTS, finish
 from autotune import __version__
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint
+from autotune.report.publish import amend
+from autotune.run.recording import fitted_with
+from autotune.run.size_times import TimeMatrix
 from autotune.store import ROTATED, RunInfo, Scope, SizeTimes, Store
+from autotune.tuned.reading import read
+from autotune.tuned.writing import accepted
 from autotune.values import Configuration, Problem
 
 FOLDER = RESULTS / "sizes"
@@ -64,10 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--fit", type=Path, metavar="RECORD", help="fit its answers anew")
+    parser.add_argument("--write", action="store_true", help="with --fit: into the record's folder")
     parser.add_argument("--store", metavar="ADDRESS", help="store to add the times to")
     options = parser.parse_args()
     every = [SizeData.read(file) for file in sorted(FOLDER.glob("*.json.xz"))]
-    if options.store:
+    if options.fit:
+        fit(options.fit, every, options.write)
+    elif options.store:
         fill(options.store, every)
     else:
         for data in every:
@@ -75,6 +85,17 @@ def main() -> None:
                 f"{data.kernel} on {data.device}: {len(data.configurations)} configurations, "
                 f"{len(data.sizes)} sizes"
             )
+
+
+def fit(file: Path, every: Sequence[SizeData], is_written: bool) -> None:
+    """Fit a record to the times of its kernel and device; print what held-out sizes get."""
+    record = read(file)
+    (data,) = (d for d in every if (d.kernel, d.device) == (record.kernel, record.device.name))
+    sizes = TimeMatrix(map(Configuration, data.configurations), data.rows()).portfolio()
+    fitted, held_out = fitted_with(record, find_kernel(record.kernel), record.portfolio, sizes)
+    print(f"held-out sizes get {held_out}")
+    if is_written:
+        amend(file.parents[1], fitted, accepted)
 
 
 def fill(address: str, every: Sequence[SizeData]) -> None:

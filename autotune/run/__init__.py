@@ -17,7 +17,6 @@
 `drawing`   random problem sizes
 `size_times` the times on sizes, and which configurations to time on the next one
 `continuing` the last step of a run again, for a record: `autotune sizes`
-`matrix`    answers for other sizes fitted to times on random sizes
 `result`    what a run returns
 `plans`     how a configuration launches, as records have it
 `recording` the tuned record of a run; what follows from a record's kernel, computed again
