@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -29,9 +30,12 @@ from autotune.errors import UsageError
 from autotune.files import data_path
 from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.spec import Kernel
-from autotune.tuned.kept import MAX_ANSWERS, KeptAnswers, keep
+from autotune.tuned import first_calls as tuned_first_calls
+from autotune.tuned import reading
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.record import Provenance, RecordedDevice, TunedRecord
+from autotune.tuned.reading import read, user_folder
+from autotune.tuned.record import Provenance, RecordedDevice, TunedProblem, TunedRecord
+from autotune.tuned.writing import add_first_call, update
 
 SPACE = '''
 """y = 2 x + y; wrong where WRONG is true, and outside its arrays where OUTSIDE is."""
@@ -138,6 +142,7 @@ def forgotten() -> Iterator[None]:
     """Let no test find a size settled that another had."""
     yield
     first_call.forget()
+    reading.unwritten.clear()
 
 
 def arrays(n: int) -> tuple[Any, Any]:
@@ -154,9 +159,14 @@ def called(kernel: TunedKernel, n: int) -> None:
     np.testing.assert_array_equal(z, np.arange(n))
 
 
-def kept_file() -> Path:
-    (file,) = Path(data_path("tuned")).glob("*/*/twice.first_call")
+def user_record() -> Path:
+    (file,) = Path(data_path("tuned")).glob("*/*/twice.json")
     return file
+
+
+def first_calls() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(user_record().read_text())["first_calls"]
+    return found
 
 
 def quality(n: int, **options: Any) -> str:
@@ -181,8 +191,9 @@ def test_a_first_call_tunes_and_later_processes_do_not_search(
     assert dict(found) == dict(chosen.configuration) and found.quality == "first_call"
     assert found.origin is not None and found.origin.evaluations == 4
     assert quality(1000) == "exact" and quality(1004) == "nearest_problem"
-    (answer,) = json.loads(kept_file().read_text())["answers"]
-    assert answer["problem"] == {"n": 1002} and answer["configuration"] == dict(found)
+    (entry,) = first_calls()
+    assert entry["problem"] == {"n": 1002} and entry["origin"]["effort"] == "first_call"
+    assert entry["plans"][0]["configuration"] == dict(found)
     script = """
 import numpy as np, autotune.calling.trial as tuning
 from autotune import load
@@ -208,7 +219,7 @@ def test_what_is_known_or_was_tried_is_not_tuned_again(
     kernel = load("twice", tune="first_call", budget=60)
     called(kernel, 1000)  # exact
     called(load("twice"), 1004)  # not asked
-    assert not list(Path(data_path("tuned")).glob("*/*/twice.first_call"))
+    assert not list(Path(data_path("tuned")).glob("*/*/twice.*"))
     called(kernel, 1002)
     monkeypatch.setattr(trial, "promising", None)
     called(kernel, 1002)
@@ -242,9 +253,9 @@ def test_without_a_majority_nothing_is_chosen(
 def test_requirements_and_determinism_are_obeyed(record: Callable[..., Kernel]) -> None:
     record(planned(BLOCK=128), planned(BLOCK=256), planned(BLOCK=32))
     called(load("twice", tune="first_call", budget="60s", deterministic=True), 1001)
-    (answer,) = json.loads(kept_file().read_text())["answers"]
-    assert answer["deterministic"] and answer["origin"]["evaluations"] == 2
-    assert answer["configuration"]["BLOCK"] in (32, 64)
+    (entry,) = first_calls()
+    assert entry["origin"]["deterministic"] and entry["origin"]["evaluations"] == 2
+    assert entry["plans"][0]["configuration"]["BLOCK"] in (32, 64)
     assert quality(1001) == "nearest_problem"  # of calls that need not be deterministic
     assert quality(1001, deterministic=True) == "first_call"
 
@@ -274,60 +285,138 @@ def test_an_answer_is_stale_when_the_kernel_changes(
     first_call.forget()
     called(load("twice", tune="first_call", budget="60s"), 1002)
     assert quality(1002) == "first_call"
-    assert len(json.loads(kept_file().read_text())["answers"]) == 1
+    assert len(first_calls()) == 1
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda text: text.replace('"schema_version":1', '"schema_version":2'),
-        lambda text: text.replace('"time_ms":', '"time_ms":-'),
-        lambda text: text.replace('"kernel":"twice"', '"kernel":"other"'),
-    ],
-    ids=["cut off", "version", "number", "kernel"],
-)
-def test_a_damaged_file_is_a_miss_and_is_replaced(
-    record: Callable[..., Kernel], damage: Callable[[str], str]
-) -> None:
+def test_a_damaged_record_is_a_miss_and_is_set_aside(record: Callable[..., Kernel]) -> None:
     record()
     called(load("twice", tune="first_call", budget="60s"), 1002)
-    text = kept_file().read_text()
-    kept_file().write_text(damage(text))
-    assert kept_file().read_text() != text
+    file = user_record()
+    file.write_text(file.read_text().replace('"value":', '"value":-')[:-100])
     clear_cache()
-    with pytest.warns(RuntimeWarning, match=r"twice\.first_call: left out, first calls are tuned"):
+    with pytest.warns(RuntimeWarning, match=r"twice\.json: not a tuned record, or damaged"):
         assert quality(1002) == "nearest_problem"
     first_call.forget()
-    with pytest.warns(RuntimeWarning, match="left out"):
-        called(load("twice", tune="first_call", budget="60s"), 1002)
+    called(load("twice", tune="first_call", budget="60s"), 1002)
     assert quality(1002) == "first_call"
+    assert file.with_name("twice.json.damaged").exists()
 
 
-def test_a_file_only_chooses_among_the_records_configurations(
+def test_a_first_call_only_chooses_among_the_configurations_of_runs(
     record: Callable[..., Kernel],
 ) -> None:
     record()
     called(load("twice", tune="first_call", budget="60s"), 1002)
-    document = json.loads(kept_file().read_text())
-    document["answers"][0]["configuration"]["WRONG"] = True
-    kept_file().write_text(json.dumps(document))
+    text = user_record().read_text()
+    user_record().write_text(text.replace('"WRONG":false', '"WRONG":true'))
+    assert user_record().read_text() != text
     clear_cache()
     assert quality(1002) == "nearest_problem"
+    user_record().write_text(text.replace('"rounds":', '"rounds":-'))
+    clear_cache()
+    with pytest.warns(RuntimeWarning, match="a first call is left out: .*rounds"):
+        assert quality(1002) == "nearest_problem"
 
 
-def test_a_file_keeps_its_newest_answers(record: Callable[..., Kernel], device: Device) -> None:
+def test_a_record_keeps_its_newest_first_calls(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_first_calls, "MAX_FIRST_CALLS", 3)
     kernel = record()
     called(load("twice", tune="first_call", budget="60s"), 1002)
-    file = msgspec.json.decode(kept_file().read_bytes(), type=KeptAnswers)
-    (answer,) = file.answers
-    many = tuple(
-        msgspec.structs.replace(answer, problem={"n": 2000 + n}) for n in range(MAX_ANSWERS)
+    old = read(user_record())
+    entry = msgspec.json.decode(old.first_calls[0], type=TunedProblem)
+    folder = Path(user_folder(kernel.project))
+    for n in (2000, 2001, 2002, 2001):
+        new = msgspec.structs.replace(entry, problem={"n": n})
+        assert add_first_call(folder, new, msgspec.structs.replace(old, first_calls=())) == ""
+    assert [each["problem"]["n"] for each in first_calls()] == [2000, 2002, 2001]
+
+
+def test_a_run_replaces_the_first_call_of_its_problem(record: Callable[..., Kernel]) -> None:
+    """Other first calls stay; `lookup` of a record without entries is as without the record."""
+    kernel = record()
+    for n in (1002, 1004):
+        called(load("twice", tune="first_call", budget="60s"), n)
+    old = read(user_record())
+    assert old.problems == () and not old.is_tuned
+    assert run(["report", "twice"]) == 2  # no report of first calls
+    tuned = tuned_problem({"n": 1002}, planned(BLOCK=32))
+    new = msgspec.structs.replace(old, problems=(tuned,), first_calls=())
+    (outcome,) = update(Path(user_folder(kernel.project)), new).outcomes
+    assert (outcome.action, outcome.reason) == ("added", "not tuned before")
+    assert [entry["problem"] for entry in first_calls()] == [{"n": 1004}]
+    clear_cache()
+    assert quality(1002) == "exact" and quality(1004) == "first_call"
+
+
+def test_first_calls_are_not_imported(
+    record: Callable[..., Kernel], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    colleague = tmp_path / "twice.json"
+    user_record().rename(colleague)
+    assert run(["import", str(colleague)]) == 1
+    assert "not imported: no run wrote it" in capsys.readouterr().err
+
+
+def test_a_record_of_another_shape_keeps_its_entries(
+    record: Callable[..., Kernel], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest record decides the shape; the user's older one is neither used nor replaced."""
+    kernel = record()
+    newest = read(next(Path(os.environ["AUTOTUNE_TUNED"]).glob("*/twice.json")))
+    parameters = {**newest.parameters, "BLOCK": ("32", "64")}
+    plan = msgspec.structs.replace(
+        planned(), configuration={**planned().configuration, "BLOCK": "32"}
     )
-    kept_file().write_bytes(msgspec.json.encode(msgspec.structs.replace(file, answers=many)))
-    assert keep(answer, "twice", file.device, kernel.project) == ""
-    sizes = [each["problem"]["n"] for each in json.loads(kept_file().read_text())["answers"]]
-    assert sizes == [*range(2001, 2000 + MAX_ANSWERS), 1002]
+    write(
+        Path(user_folder(kernel.project)),
+        msgspec.structs.replace(
+            newest,
+            parameters=parameters,
+            default=plan,
+            problems=(tuned_problem({"n": 1000}, plan),),
+            provenance=msgspec.structs.replace(newest.provenance, created="2026-11-20"),
+        ),
+    )
+    before = user_record().read_bytes()
+    clear_cache()
+    with pytest.warns(RuntimeWarning, match="left out: other problem fields or parameters"):
+        called(load("twice", tune="first_call", budget="60s"), 1002)
+        assert quality(1002) == "first_call"
+    assert user_record().read_bytes() == before
+    (line,) = caplog.messages
+    assert "kept for this process only" in line and "it has other parameters" in line
+
+
+def test_processes_that_write_at_once_lose_no_first_call(record: Callable[..., Kernel]) -> None:
+    kernel = record()
+    called(load("twice", tune="first_call", budget="60s"), 1002)
+    script = """
+import sys
+from pathlib import Path
+import msgspec
+from autotune.tuned.reading import read
+from autotune.tuned.record import TunedProblem
+from autotune.tuned.writing import add_first_call
+folder, file, begin = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+old = read(file)
+entries = (msgspec.json.decode(each, type=TunedProblem) for each in old.first_calls)
+entry = next(each for each in entries if each.problem["n"] == 1002)
+for n in range(begin, begin + 20):
+    new = msgspec.structs.replace(entry, problem={"n": n})
+    assert add_first_call(folder, new, msgspec.structs.replace(old, first_calls=())) == ""
+"""
+    arguments = [user_folder(kernel.project), str(user_record())]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, *arguments, str(begin)])
+        for begin in (2000, 3000, 4000)
+    ]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    expected = {1002, *range(2000, 2020), *range(3000, 3020), *range(4000, 4020)}
+    assert {entry["problem"]["n"] for entry in first_calls()} == expected
 
 
 def test_a_folder_that_cannot_be_written_costs_later_processes_only(
@@ -337,7 +426,7 @@ def test_a_folder_that_cannot_be_written_costs_later_processes_only(
     (tmp_path / "data").write_text("no folder")
     called(load("twice", tune="first_call", budget="60s"), 1002)
     (line,) = caplog.messages
-    assert "kept for this process only" in line and "twice.first_call: Not a directory" in line
+    assert "kept for this process only" in line and "twice.json: Not a directory" in line
     assert quality(1002) == "first_call"
 
 

@@ -63,7 +63,9 @@ def _named(file: Path) -> str:
 def test_what_ships_is_what_a_run_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
     made = read(file)
-    assert checked(made, find_kernel(file.stem)).problems == made.problems
+    first_calls = (msgspec.Raw(msgspec.json.encode(made.problems[0], enc_hook=dict)),)
+    found = checked(msgspec.structs.replace(made, first_calls=first_calls), find_kernel(file.stem))
+    assert found.problems == made.problems and found.first_calls == ()
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=_named)

@@ -114,7 +114,7 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
     if found is not None and found.quality == FIRST_CALL:
         configuration = Configuration(dict(found))
         is_valid = runs(found) and serves(configuration)
-        if is_valid and identity(kernel, configuration, problem, device) == found.identity:
+        if is_valid and _is_current(found, kernel, configuration, problem, device):
             return Choice(kernel.name, problem, configuration, found)
         found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
     if found is not None and runs(found):
@@ -143,6 +143,18 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         f"{kernel.name}: neither default nor seeds are valid on {device.name}; "
         f"tune it there: autotune run {kernel.name}"
     )
+
+
+def _is_current(
+    found: TunedConfig,
+    kernel: Kernel,
+    configuration: Configuration,
+    problem: Problem,
+    device: Device,
+) -> bool:
+    """Return whether a first call's answer still compiles and launches the same."""
+    known = found.origin.identity if found.origin else ""
+    return identity(kernel, configuration, problem, device) == known
 
 
 def identity(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:

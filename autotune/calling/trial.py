@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
 
+from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.calling.binding import OUTPUTS
 from autotune.calling.choice import Choice, ChosenCall, LaunchPlan, identity
@@ -33,12 +35,20 @@ from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import is_member
 from autotune.languages.registry import compiler
 from autotune.measure.roofline import deciding_caches
-from autotune.measure.timing import Take, taking_of
+from autotune.measure.timing import Take, Timing, taking_of
 from autotune.tuned.clock import timestamp
-from autotune.tuned.kept import KeptAnswer, keep
-from autotune.tuned.lookup import promising, refresh
-from autotune.tuned.merged import FIRST_CALL
-from autotune.tuned.record import RecordedDevice, TuningOrigin
+from autotune.tuned.lookup import promising, refresh, table_of
+from autotune.tuned.reading import user_folder
+from autotune.tuned.record import (
+    ContenderResult,
+    Estimate,
+    Provenance,
+    RaceResult,
+    RecordedDevice,
+    TunedProblem,
+    TuningOrigin,
+)
+from autotune.tuned.writing import add_first_call
 from autotune.values import Configuration
 
 T = TypeVar("T")
@@ -264,6 +274,10 @@ class SizeTrial:
 
     def __init__(self, call: ChosenCall, seconds: float, is_ending: Callable[[], bool]) -> None:
         self.call, self._seconds, self._is_ending = call, seconds, is_ending
+        kernel = call.resolved.kernel
+        table = table_of(kernel.name, kernel.project)
+        assert table is not None  # it gave the call's choice
+        self._table = table
         self._copies = _Copies(call)
         self._groups: list[_Agreement] = []
         #: Why candidates are left out.
@@ -277,7 +291,7 @@ class SizeTrial:
                 return ""
             with self._copies.entered():
                 samples = self._measured(binaries)
-            message = self._kept(samples) if samples else self._why_nothing()
+            message = self._recorded(samples) if samples else self._why_nothing()
         finally:
             with self._copies.entered():
                 self._groups.clear()
@@ -285,7 +299,7 @@ class SizeTrial:
         return message
 
     def _candidates(self) -> list[Configuration]:
-        """Return the configurations to try, the records' answer first and the default last."""
+        """Return the configurations of records to try, their answer first and the default last."""
         call, kernel, problem = self.call, self.call.resolved.kernel, self.call.resolved.problem
         found = promising(
             kernel.name,
@@ -297,10 +311,12 @@ class SizeTrial:
         )
         every = [call.choice.configuration, *(Configuration(dict(each)) for each in found)]
         every = [*dict.fromkeys(every)][: MOST - 1]
+        fields = {**kernel.layout, **problem}
         return [
             each
             for each in dict.fromkeys([*every, kernel.default()])
-            if is_member(kernel, each, call.device)
+            if self._table.plan_of(each, fields, call.deterministic)
+            and is_member(kernel, each, call.device)
             and kernel.allows(each, problem)
             and (not call.deterministic or kernel.is_deterministic(each, problem))
         ]
@@ -328,8 +344,10 @@ class SizeTrial:
             if future.exception() is None and (binary := future.result().binary)
         }
 
-    def _measured(self, binaries: Mapping[Configuration, Binary]) -> dict[Configuration, float]:
-        """Return the median times of those that agree; none without a majority, or out of time."""
+    def _measured(
+        self, binaries: Mapping[Configuration, Binary]
+    ) -> dict[Configuration, list[float]]:
+        """Return the times of those that agree; none without a majority, or out of time."""
         allowance = _Allowance(self._seconds, self._is_ending)
         samples: dict[Configuration, list[float]] = {}
         try:
@@ -348,7 +366,7 @@ class SizeTrial:
                     samples.setdefault(candidate.configuration, []).append(time_ms)
         except _Spent:
             pass
-        return {each: median(times_ms) for each, times_ms in samples.items()}
+        return samples
 
     def _checked(self, configuration: Configuration, binary: Binary) -> _Candidate | None:
         """Run a configuration, and add it to those that agree with it; return it where none does.
@@ -379,38 +397,56 @@ class SizeTrial:
         is_majority = len(most.members) > 1 and 2 * len(most.members) > count
         return most.members if is_majority else []
 
-    def _kept(self, samples: Mapping[Configuration, float]) -> str:
+    def _recorded(self, samples: Mapping[Configuration, Sequence[float]]) -> str:
+        """Add the fastest to the user's record; return what a person should know."""
         call, kernel = self.call, self.call.resolved.kernel
-        problem, device = call.resolved.problem, call.device
-        winner = min(samples, key=samples.__getitem__)
-        answer_ms = samples.get(call.choice.configuration, samples[winner])
-        if call.choice.configuration in samples and answer_ms <= _WORTHWHILE * samples[winner]:
-            winner = call.choice.configuration
-        answer = KeptAnswer(
-            problem={**kernel.layout, **problem},
-            deterministic=call.deterministic,
-            configuration=dict(winner),
-            time_ms=samples[winner],
-            answer_ms=answer_ms,
+        problem, device, answer = call.resolved.problem, call.device, call.choice.configuration
+        times_ms = {configuration: median(taken) for configuration, taken in samples.items()}
+        winner = min(times_ms, key=times_ms.__getitem__)
+        if answer in times_ms and times_ms[answer] <= _WORTHWHILE * times_ms[winner]:
+            winner = answer
+        raced = [each for each in dict.fromkeys((winner, answer)) if each in times_ms]
+        fields = {**kernel.layout, **problem}
+        plan = self._table.plan_of(winner, fields, call.deterministic)
+        assert plan is not None  # as of every candidate
+        caches = deciding_caches(kernel.work_of(problem), device)
+        origin = TuningOrigin(
+            tuned_on=timestamp(),
+            source=source_fingerprint(kernel),
+            arguments=arguments_fingerprint(kernel, problem),
+            driver=device.driver,
+            toolchain=compiler(kernel.language_on(device.backend)).toolchain(),
+            device_uuid=device.uuid,
+            effort="first_call",
+            strategy="records",
+            seed=0,
+            evaluations=len(samples),
             identity=identity(kernel, winner, problem, device),
-            origin=TuningOrigin(
-                tuned_on=timestamp(),
-                source=source_fingerprint(kernel),
-                arguments=arguments_fingerprint(kernel, problem),
-                driver=device.driver,
-                toolchain=compiler(kernel.language_on(device.backend)).toolchain(),
-                device_uuid=device.uuid,
-                effort="quick",
-                strategy=FIRST_CALL,
-                seed=0,
-                evaluations=len(samples),
+            deterministic=call.deterministic,
+        )
+        race = RaceResult(
+            timing=Timing.of(caches, "graph" if device.is_cuda else "stream"),
+            rounds=len(samples[winner]),
+            contenders=tuple(
+                ContenderResult(configuration=dict(each), time_ms=Estimate(times_ms[each]))
+                for each in raced
             ),
         )
-        not_kept = keep(answer, kernel.name, RecordedDevice.of(device), kernel.project)
+        entry = TunedProblem(problem=fields, plans=(plan,), race=race, origin=origin)
+        provenance = Provenance(
+            version=__version__,
+            toolchain=origin.toolchain,
+            driver=origin.driver,
+            created=origin.tuned_on,
+        )
+        empty = self._table.empty_record(RecordedDevice.of(device), provenance)
+        not_written = add_first_call(Path(user_folder(kernel.project)), entry, empty)
         refresh(kernel.name)
-        faster = answer_ms / samples[winner]
+        faster = times_ms.get(answer, times_ms[winner]) / times_ms[winner]
         _log.info("autotune: %s (%s): %s, %.2f times as fast", kernel.name, problem, winner, faster)
-        only_here = f"its answer is kept for this process only: {not_kept}" if not_kept else ""
+        only_here = (
+            f"its answer is kept for this process only: {not_written}" if not_written else ""
+        )
         return "; ".join(filter(None, [self._named_wrong(), only_here]))
 
     def _why_nothing(self) -> str:

@@ -48,8 +48,11 @@ def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
     """Return a record of others as a run of its kernel would have written it.
 
     Raise `RecordError` with the first place that no run writes. Fitted numbers, and the values that
-    parameters may have, which may have changed since, are those of here.
+    parameters may have, which may have changed since, are those of here. First calls are left out.
     """
+    if not record.is_tuned:
+        raise RecordError(f"{record.kernel} on {record.device.name}: not imported: no run wrote it")
+    record = msgspec.structs.replace(record, first_calls=())
     try:
         _refuse_first(_impossible(record, kernel))
         times = msgspec.structs.replace(record.portfolio, tables=())

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.answers.schema import Plan, Triple, Value
+from autotune.answers.schema import Triple, Value
 from autotune.answers.table import ProblemKey
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
-from autotune.tuned.kept import KeptAnswer, KeptLayer
 from autotune.tuned.merged import (
     DEFAULT,
     EXACT,
@@ -23,7 +22,10 @@ from autotune.tuned.merged import (
     normal_arch,
     pick,
 )
-from autotune.tuned.record import TuningOrigin
+from autotune.tuned.record import TunedProblem, TuningOrigin
+
+if TYPE_CHECKING:
+    from autotune.tuned.first_calls import FirstCalls
 
 #: Largest extent of a grid on any CUDA device.
 MAX_GRID = 2**31 - 1
@@ -71,8 +73,6 @@ class TunedConfig(Mapping[str, Any]):
     requires_met : bool
         False only where not even the default may be used: for this problem, or where none of what
         was tuned is valid on the architecture.
-    identity : str
-        Of a first call's answer the sha256 of what it compiles and launches; empty for others.
     """
 
     _values: Mapping[str, Value]
@@ -91,7 +91,6 @@ class TunedConfig(Mapping[str, Any]):
     source: str
     origin: TuningOrigin | None
     requires_met: bool
-    identity: str = ""
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -123,22 +122,24 @@ def answer(
     device: Any,
     deterministic: bool,
     problem: Mapping[str, Any],
-    kept: KeptLayer | None = None,
+    first_calls: FirstCalls | None = None,
 ) -> TunedConfig:
     """Return the tuned configuration for a problem; see `autotune.lookup`.
 
-    Answers of first calls that are ``kept`` come after exact ones.
+    First calls answer after exact entries.
     """
     values, layout = _values(table, problem), _layout(table, problem)
     folder, arch_name = _place(table, arch, device)
     hit = pick(table, values, folder, arch_name, layout, deterministic)
     found = tuned_config(table, hit, values, layout, arch_name)
-    if kept and found.quality != EXACT:
+    if first_calls is not None and found.quality != EXACT:
         fields = table.named(values, layout)
-        source, known = kept.find(device, fields, deterministic)
-        if known and (plan := _plan_of(table, known, fields)):
-            of_plan = tuned_config(table, Hit(plan, None, FIRST_CALL), values, layout, arch_name)
-            return _of_first_call(known, source, of_plan, found.expected_ms)
+        if known := first_calls.find(device, fields, deterministic):
+            source, entry = known
+            if plan := table.plan_of(entry.configuration, fields, deterministic):
+                hit = Hit(plan, None, FIRST_CALL)
+                of_plan = tuned_config(table, hit, values, layout, arch_name)
+                return _of_first_call(entry, source, of_plan, found.expected_ms)
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
         raise UsageError(
@@ -148,26 +149,17 @@ def answer(
     return found
 
 
-def _plan_of(table: LookupTable, known: KeptAnswer, fields: Mapping[str, Any]) -> Plan | None:
-    """Return the records' plan of a first call's configuration; None where they have none that serves."""
-    for plan in table.plans():
-        serves = plan.deterministic or not known.deterministic
-        if serves and plan.configuration == known.configuration and plan.allows(fields):
-            return plan
-    return None
-
-
 def _of_first_call(
-    known: KeptAnswer, source: str, found: TunedConfig, expected_ms: float | None
+    entry: TunedProblem, source: str, found: TunedConfig, expected_ms: float | None
 ) -> TunedConfig:
-    """Describe the answer of a first call; the records' own was expected to take some time."""
-    return replace(
-        found,
-        source=source,
-        origin=known.origin,
-        identity=known.identity,
-        expected_ms=None if expected_ms is None else expected_ms * known.time_ms / known.answer_ms,
-    )
+    """Describe the answer of a first call; ``expected_ms`` is the expected time of the records' own answer.
+
+    The times of a first call include what timing adds, so only their ratio counts.
+    """
+    if expected_ms is not None:
+        answer_ms = entry.race.contenders[-1].time_ms.value
+        expected_ms = expected_ms * entry.median_ms / answer_ms
+    return replace(found, source=source, origin=entry.origin, expected_ms=expected_ms)
 
 
 def promising(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.tuned.answer import TunedConfig
+    from autotune.tuned.first_calls import FirstCalls
+    from autotune.tuned.merged import LookupTable
 
 #: How long a change of the record files may go unnoticed, in seconds.
 RECHECK_S = 1.0
@@ -121,9 +123,14 @@ def promising(
 def recorded(
     kernel: str, device: Any, deterministic: bool, project: Project, problem: Mapping[str, Any]
 ) -> TunedConfig:
-    """Return the answer of the records alone, as `lookup` does where no first call found another."""
+    """Return the answer of runs alone, as `lookup` does if no first call found another."""
     cached = _current(kernel, project)
-    return cached.answer(None, device, deterministic, dict(problem), with_kept=False)
+    return cached.answer(None, device, deterministic, dict(problem), with_first_calls=False)
+
+
+def table_of(kernel: str, project: Project) -> LookupTable | None:
+    """Return the table of a kernel's records; None if there is no record."""
+    return _current(kernel, project).table
 
 
 def refresh(kernel: str) -> None:
@@ -136,16 +143,20 @@ class _Cached:
     """The table of one kernel in one environment, and its answers so far."""
 
     def __init__(self, kernel: str, owner: Project, state: tuple[object, ...]) -> None:
-        from autotune.tuned.kept import KeptLayer
         from autotune.tuned.merged import build_table
-        from autotune.tuned.reading import read_layers, warn
+        from autotune.tuned.reading import read_with_first_calls, warn
 
         self.kernel, self.owner, self.state = kernel, owner, state
         self.checked_at = time.monotonic()
         self.answers: dict[object, TunedConfig] = {}
-        loaded = read_layers(kernel, owner)
-        self.table = build_table(loaded, warn) if loaded else None
-        self.kept = KeptLayer(kernel, owner)
+        files = read_with_first_calls(kernel, owner)
+        tuned = [file for file in files if file.record.is_tuned]
+        self.table = build_table(tuned, warn) if tuned else None
+        self.first_calls: FirstCalls | None = None
+        if self.table is not None and any(file.record.first_calls for file in files):
+            from autotune.tuned.first_calls import FirstCalls
+
+            self.first_calls = FirstCalls(files, self.table)
 
     def answer(
         self,
@@ -153,15 +164,15 @@ class _Cached:
         device: Any,
         deterministic: bool,
         problem: dict[str, Any],
-        with_kept: bool = True,
+        with_first_calls: bool = True,
     ) -> TunedConfig:
         from autotune.tuned.answer import answer
         from autotune.tuned.reading import no_record
 
         if self.table is None:
             raise UsageError(no_record(self.kernel, self.owner))
-        kept = self.kept if with_kept else None
-        return answer(self.table, arch, device, deterministic, problem, kept)
+        first_calls = self.first_calls if with_first_calls else None
+        return answer(self.table, arch, device, deterministic, problem, first_calls)
 
 
 #: By kernel and all that decides where its records are.
@@ -185,13 +196,12 @@ def _current(kernel: str, project: str | os.PathLike[str] | Project | None) -> _
 def _refreshed(
     key: object, kernel: str, project: str | os.PathLike[str] | Project | None
 ) -> _Cached:
-    from autotune.tuned.kept import kept_stamp
     from autotune.tuned.reading import owner_of, stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():
         raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
     owner = owner_of(kernel, project)
-    state = owner, stamp(kernel, owner), kept_stamp(kernel, owner)
+    state = owner, stamp(kernel, owner)
     cached = _cache.get(key)
     if cached is None or cached.state != state:
         if len(_cache) >= MAX_TABLES:

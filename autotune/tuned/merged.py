@@ -25,7 +25,7 @@ from autotune.answers.table import (
 )
 from autotune.tuned.clock import moment
 from autotune.tuned.reading import RecordFile
-from autotune.tuned.record import TIME, RecordedDevice, TunedProblem
+from autotune.tuned.record import TIME, Provenance, RecordedDevice, TunedProblem, TunedRecord
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -35,7 +35,7 @@ DEFAULT = "default"
 #: How good a hit is, best first.
 QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
-#: Of an answer that a first call found, which records and headers do not have.
+#: Of an answer that a first call found; headers have none.
 FIRST_CALL = "first_call"
 
 #: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
@@ -124,6 +124,29 @@ class LookupTable(msgspec.Struct, eq=False):
                 if row.table and row.table.prediction:
                     yield from (cost.plan for cost in row.table.prediction.costs)
         yield self.default
+
+    def plan_of(
+        self, configuration: Mapping[str, Value], fields: Mapping[str, Any], deterministic: bool
+    ) -> Plan | None:
+        """Return a plan of a configuration that runs may have verified, for a problem and its layout."""
+        for plan in self.plans():
+            serves = plan.deterministic or not deterministic
+            if serves and plan.configuration == configuration and plan.allows(fields):
+                return plan
+        return None
+
+    def empty_record(self, device: RecordedDevice, provenance: Provenance) -> TunedRecord:
+        """Return a record of the table's shape without entries."""
+        return TunedRecord(
+            kernel=self.kernel,
+            device=device,
+            fields={n: "integer" if whole else "categorical" for n, whole in self.fields.items()},
+            parameters=self.parameters,
+            layout=self.layout,
+            default=self.default,
+            provenance=provenance,
+            objective=self.objective,
+        )
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """Return the values of a problem in order."""

@@ -226,13 +226,29 @@ def _files(kernel: str, owner: Project) -> Iterator[tuple[str, str, str]]:
 # ---------------------------------------------------------------------- reading
 
 
+#: Records of first calls that this process could not write, by path.
+unwritten: dict[str, TunedRecord] = {}
+
+
 def read_layers(kernel: str, owner: Project) -> list[RecordFile]:
-    """Read all readable records of a project's kernel, those of the first layer first."""
+    """Read the readable records of a project's kernel that runs wrote, those of the first layer first."""
+    return [file for file in read_with_first_calls(kernel, owner) if file.record.is_tuned]
+
+
+def read_with_first_calls(kernel: str, owner: Project) -> list[RecordFile]:
+    """Read all readable records of a project's kernel, also those that hold first calls alone."""
     files = list(_files(kernel, owner))
     if not any(layer == "user" for layer, _, _ in files):
         warn_of_unowned(kernel)
     found = ((layer, folder, _readable(path)) for layer, folder, path in files)
-    return [RecordFile(layer, folder, record) for layer, folder, record in found if record]
+    known = [RecordFile(layer, folder, record) for layer, folder, record in found if record]
+    mine = user_folder(owner) + os.sep
+    known += [
+        RecordFile("user", record.device.folder, record)
+        for path, record in unwritten.items()
+        if path.startswith(mine) and record.kernel == kernel
+    ]
+    return known
 
 
 def warn_of_unowned(kernel: str) -> None:
@@ -247,10 +263,10 @@ def warn_of_unowned(kernel: str) -> None:
 
 
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
-    """Read all readable records below a directory, of one kernel or of all, in the order of their paths."""
+    """Read the readable records below a directory that runs wrote, of one kernel or of all, ordered by path."""
     files = sorted(directory.glob(f"*/{kernel}.json"))
     found = (_readable(path) for path in files if _is_record(path.name))
-    return [record for record in found if record]
+    return [record for record in found if record and record.is_tuned]
 
 
 def _readable(path: Path | str) -> TunedRecord | None:

@@ -36,8 +36,8 @@ FORMAT = "autotune tuned record"
 
 #: What records are tuned for by default.
 TIME = "time"
-#: How thorough a search was, least first.
-EFFORTS = ("quick", "full")
+#: How thorough a search was, least first. A first call tries a few configurations of records.
+EFFORTS = ("first_call", "quick", "full")
 
 #: Words that no rule depends on: of a driver, a compiler, a library.
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -266,7 +266,7 @@ class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     toolchain: Text
     #: The device that held the finals.
     device_uuid: Text
-    effort: Literal["quick", "full"]
+    effort: Literal["first_call", "quick", "full"]
     strategy: Text
     seed: int
     evaluations: Count
@@ -278,6 +278,10 @@ class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
     #: where they are in no repository.
     commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
+    #: Of a first call: sha256 of all that the winner compiles and launches, another one makes it stale; and
+    #: whether only deterministic configurations were tried.
+    identity: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    deterministic: bool = False
 
 
 class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -358,11 +362,19 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     default: Plan
     problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
+    #: Entries of effort ``first_call`` (`TunedProblem`), oldest first; see `autotune.tuned.first_calls`. Their
+    #: problems have layout fields, too. A race has the winner, then the answer of runs if that was slower.
+    first_calls: tuple[msgspec.Raw, ...] = ()
     provenance: Provenance
     #: What all problems were tuned for: ``time``, ``energy`` or ``edp``.
     objective: str = TIME
     schema_version: int = SCHEMA_VERSION
     format: str = FORMAT
+
+    @property
+    def is_tuned(self) -> bool:
+        """Return whether a run wrote the record; otherwise it holds first calls alone."""
+        return bool(self.problems) or not self.first_calls
 
     def tuned(self, problem: Mapping[str, int | str]) -> TunedProblem | None:
         """Return what is known of one problem; None where it was not tuned."""

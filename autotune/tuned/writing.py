@@ -14,8 +14,17 @@ import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
+from autotune.tuned.first_calls import with_first_call, without_problems
 from autotune.tuned.identity import other_kernel
-from autotune.tuned.reading import DamagedRecord, decode, path_of, read, user_folder, warn
+from autotune.tuned.reading import (
+    DamagedRecord,
+    decode,
+    path_of,
+    read,
+    unwritten,
+    user_folder,
+    warn,
+)
 from autotune.tuned.record import EFFORTS, FORMAT, TIME, TunedProblem, TunedRecord, key_of
 from autotune.values import SOURCE
 
@@ -99,6 +108,30 @@ def update(
     return msgspec.structs.replace(merged, record=decode(data))
 
 
+def add_first_call(directory: Path, entry: TunedProblem, empty: TunedRecord) -> str:
+    """Add the answer of a first call to a record on disk; return why only this process has it, or "".
+
+    ``empty`` is the record to begin with: without entries, of the shape that lookup answers with.
+    """
+    path = path_of(directory, empty)
+    try:
+        with locked_folder(path):
+            before = _existing(path)
+            if before is not None and not before.is_tuned and before.shape != empty.shape:
+                before = None
+            if before is not None and (before.shape, before.objective) != (
+                empty.shape,
+                empty.objective,
+            ):
+                raise RecordError(f"{path}: it has other parameters, fields or another objective")
+            write_atomically(path, _encoded(with_first_call(before or empty, entry)))
+    except RecordError as error:
+        unwritten[str(path)] = with_first_call(unwritten.get(str(path), empty), entry)
+        cause = error.__cause__
+        return f"{path}: {cause.strerror}" if isinstance(cause, OSError) else str(error)
+    return ""
+
+
 def _existing(path: Path) -> TunedRecord | None:
     if not path.exists():
         return None
@@ -145,9 +178,8 @@ def mergeable(
     for directory in dict.fromkeys((out, *mine, *others)):
         path = directory / device.folder / f"{kernel.name}.json"
         with contextlib.suppress(RecordError):  # merging it warns
-            if not path.exists():
+            if not path.exists() or not (old := read(path)).is_tuned:
                 continue
-            old = read(path)
             if old.objective != objective:
                 raise _other_objective(old, objective)
             yield old
@@ -172,7 +204,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     ``choose`` decides between two entries of one problem. Fields of the whole record come from the
     newer. Older entries of other problems stay while the kernel has the same parameters and problem
     fields. The newer portfolio replaces the old one whole, unless the old one is far wider or every
-    new entry was left out.
+    new entry was left out. First calls stay that are of other problems or of arrays that lie otherwise.
     """
     if old and (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
         raise UsageError(
@@ -181,7 +213,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     if old and old.objective != new.objective:
         raise _other_objective(old, new.objective)
     if old is None or old.shape != new.shape:
-        same = RESHAPED if old else NEW
+        same = RESHAPED if old and old.is_tuned else NEW
         return Merged(new, tuple(MergedProblem(each.problem, *same) for each in new.problems))
     pairs = [(old.tuned(entry.problem), entry) for entry in new.problems]
     outcomes = [
@@ -195,7 +227,10 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     is_behind = bool(kept) and not taken
     keeps = is_behind or old.portfolio.is_far_wider(new.portfolio)
     portfolio = old.portfolio if keeps else new.portfolio
-    record = msgspec.structs.replace(new, problems=(*stay, *taken), portfolio=portfolio)
+    first_calls = without_problems(old, [entry.problem for entry in new.problems])
+    record = msgspec.structs.replace(
+        new, problems=(*stay, *taken), portfolio=portfolio, first_calls=first_calls
+    )
     return Merged(record, tuple(outcomes))
 
 
@@ -203,41 +238,53 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
 
 
 def encode(record: TunedRecord) -> bytes:
-    """Return the bytes of a record's file: equal for equal records."""
-    document = msgspec.to_builtins(record, enc_hook=dict)
+    """Return the bytes of a record's file, which can be read: equal for equal records."""
+    data = _encoded(record)
+    decode(data, record.kernel)
+    return data
+
+
+def _encoded(record: TunedRecord) -> bytes:
+    document = msgspec.to_builtins(msgspec.structs.replace(record, first_calls=()), enc_hook=dict)
     document = {"format": FORMAT, "schema_version": record.schema_version, **document}
+    del document["first_calls"]
     if not record.sources:
         del document["sources"]
     own = [[SOURCE, *names] for names in record.sources.values()]
     document = _in_order(document, [list(record.fields), list(record.parameters), *own])
-    document["problems"].sort(key=lambda tuned: [*tuned["problem"].values()])
+    document["problems"] = sorted(
+        document["problems"], key=lambda tuned: [*tuned["problem"].values()]
+    )
     try:
-        data = (_lines(document) + "\n").encode("ascii")
+        data = _lines(document).encode("ascii")
     except ValueError as error:
         raise RecordError(f"{record.kernel}: cannot write the tuned record: {error}") from error
-    decode(data, record.kernel)
-    return data
+    if record.first_calls:
+        entries = b",\n  ".join(map(bytes, record.first_calls))
+        data = data.removesuffix(b"\n}") + b',\n "first_calls": [\n  ' + entries + b"\n ]\n}"
+    return data + b"\n"
 
 
 def _in_order(value: Any, orders: Sequence[Sequence[str]]) -> Any:
     if isinstance(value, dict):
         names = next((names for names in orders if value.keys() == set(names)), list(value))
         return {name: _in_order(value[name], orders) for name in names}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) and any(isinstance(item, _CONTAINERS) for item in value):
         return [_in_order(item, orders) for item in value]
     return value
 
 
 #: Levels that are written on lines of their own, by the key of what is deeper than others.
 _DEEPEST = {"tables": 6, "race": 5}
+#: Lists and dictionaries with shorter text are on one line.
+_SHORT = 96
+_CONTAINERS = (dict, list, tuple)
 
 
 def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
     """Return JSON with one line per entry field, table row and cost, so that a diff reads well."""
-    compact = json.dumps(value, allow_nan=False)
-    if depth == deepest or not isinstance(value, dict | list | tuple) or len(compact) < 96:
-        return compact
-    inner = " " * (depth + 1)
+    if depth == deepest or not isinstance(value, _CONTAINERS):
+        return json.dumps(value, allow_nan=False)
     if isinstance(value, dict):
         items = [
             f"{json.dumps(key)}: {_lines(held, depth + 1, _DEEPEST.get(key, deepest))}"
@@ -245,6 +292,9 @@ def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
         ]
     else:
         items = [_lines(held, depth + 1, deepest) for held in value]
-    body = f",\n{inner}".join(items)
     left, right = "{}" if isinstance(value, dict) else "[]"
+    if sum(map(len, items)) + 2 * len(items) < _SHORT and not any("\n" in text for text in items):
+        return f"{left}{', '.join(items)}{right}"
+    inner = " " * (depth + 1)
+    body = f",\n{inner}".join(items)
     return f"{left}\n{inner}{body}\n{' ' * depth}{right}"
