@@ -21,7 +21,7 @@ class _Origin(msgspec.Struct):
     deterministic: bool = False
 
 
-class _Call(msgspec.Struct):
+class _AnsweredCall(msgspec.Struct):
     """The part of an entry that says for which calls it is."""
 
     problem: Sizes
@@ -32,7 +32,7 @@ class _Call(msgspec.Struct):
         return key_of(self.problem), self.origin.deterministic
 
 
-_CALL = msgspec.json.Decoder(_Call)
+_CALL = msgspec.json.Decoder(_AnsweredCall)
 _ENTRY = msgspec.json.Decoder(TunedProblem)
 
 

@@ -143,6 +143,7 @@ class LookupTable(msgspec.Struct, eq=False):
             fields={n: "integer" if whole else "categorical" for n, whole in self.fields.items()},
             parameters=self.parameters,
             layout=self.layout,
+            sources=self.sources,
             default=self.default,
             provenance=provenance,
             objective=self.objective,
