@@ -102,6 +102,7 @@ def test_a_tuner_killed_at_many_moments_loses_and_doubles_nothing(
     assert sum(found["rows"] for found in (*killed, last)) == CONFIGURATIONS
 
 
+@pytest.mark.full  # test_store has writers at once
 @pytest.mark.opencl
 def test_two_tuners_on_one_store_at_once(tmp_path, opencl_device):
     both = [start(tmp_path, opencl_device) for _ in range(2)]

@@ -138,6 +138,7 @@ class SeveralDevicesContract:
             best = min((m for m in right if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
             assert best.configuration in entered
 
+    @pytest.mark.full
     def test_finals_hold_the_best_of_a_device_that_came_later(self, tmp_path):
         request, file = self.request("none"), tmp_path / "s.sqlite"
         self.tuned(replace(request, others=(replace(request.device, uuid=LATE),)), file)
