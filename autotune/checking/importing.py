@@ -32,7 +32,7 @@ from autotune.tuned.identity import other_kernel
 from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of
 from autotune.values import Configuration, Problem
 
-#: Clocks of two machines differ by less.
+#: Maximum difference of the clocks of two machines.
 _CLOCKS_APART = timedelta(days=1)
 #: Architectures of OpenCL devices.
 _OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
@@ -84,11 +84,11 @@ def _wrong(path: str, found: object, expected: str) -> str:
     return f"{path} is {found!r:.120}, expected {expected:.120}"
 
 
-# ---------------------------------------------------------------------- what cannot be computed again
+# ---------------------------------------------------------------------- measurements
 
 
 def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
-    """Yield the places that no run writes, of those that cannot be computed again."""
+    """Yield values that no run writes, among values that cannot be computed again."""
     if record.objective != TIME:
         yield _wrong("objective", record.objective, f"{TIME!r}: lookup answers with the least time")
     if difference := other_kernel(kernel, "it", record.fields, record.parameters):
@@ -224,7 +224,7 @@ def _time_faults(
         yield f"{path}: {why}"
 
 
-# ---------------------------------------------------------------------- what is computed again
+# ---------------------------------------------------------------------- computed values
 
 
 def _with_prediction(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:

@@ -13,7 +13,7 @@ from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.values import Configuration, Problem, category_of
 
-#: Longest launch that is interpreted on another problem than the smallest, and longest time for all of them.
+#: Maximum time of an interpreted launch after the smallest problem, and of all launches together.
 LONGEST_S, ALL_S = 5.0, 60.0
 #: Problems that a note names.
 _SHOWN = 5
@@ -59,29 +59,29 @@ def verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) ->
 
 
 class InterpretedSample:
-    """A sample of configurations that is interpreted, on problems that take no longer than the limits."""
+    """A sample of configurations that is interpreted, on problems within the time limits."""
 
     def __init__(self, bench: Bench, sample: Sequence[Configuration]) -> None:
         self._bench, self._sample = bench, sample
         self._jobs: dict[Problem, Job] = {}
         #: Problems on which a configuration was verified.
         self.seen: set[Problem] = set()
-        #: Why a problem is not interpreted.
+        #: Reasons of problems that are not interpreted.
         self.left: dict[Problem, str] = {}
-        #: Categories of which a problem took too long.
+        #: Categories in which a problem took too long.
         self._slow: set[tuple[str, ...]] = set()
-        #: The first problem has the usual time.
+        #: Time limit of the first problem.
         self._longest_s = bench.worker.timeout_s
         self._until_s = time.monotonic() + ALL_S
 
     def why_left(self, problem: Problem) -> str:
-        """Return why there is no time for a problem; empty where there is."""
+        """Return a reason if there is no time for a problem, else an empty string."""
         if category_of(problem) in self._slow:
             return "a smaller one took too long"
         return "" if time.monotonic() < self._until_s else f"smaller ones took {ALL_S:g} s"
 
     def begin(self, problem: Problem) -> str:
-        """Make the data of a problem and check the first configuration that it allows; return what failed."""
+        """Make the data of a problem and check the first configuration that it allows; return the failure."""
         worker, begun_s = self._bench.worker, time.monotonic()
         try:
             self._jobs[problem] = self._bench.job(problem)
@@ -120,7 +120,7 @@ class InterpretedSample:
         return found
 
     def not_verified(self) -> Iterator[str]:
-        """Yield a text for each reason for which problems are left."""
+        """Yield a note for each reason, with its problems."""
         for why in dict.fromkeys(self.left.values()):
             listed = [f"({problem})" for problem in self.left if self.left[problem] == why]
             more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""

@@ -32,7 +32,7 @@ from autotune.run.idle import unnamed
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem, by_category, category_of, size_of
 
-#: Configurations that are looked through for one that a problem allows.
+#: Maximum number of configurations that are tried until a problem allows one.
 _MOST_LOOKED = 20_000
 
 
@@ -45,9 +45,9 @@ class CheckReport:
     failures: list[str] = field(default_factory=list)
     #: The sample: the fields of a `SampleResult`, with ``target`` and ``config``.
     samples: list[dict[str, Any]] = field(default_factory=list)
-    #: Why nothing could be verified on this machine; empty where something was.
+    #: Reason why nothing was verified on this machine; empty if something was.
     not_verified: str = ""
-    #: Inputs of which a missing element would not be noticed.
+    #: Inputs whose missing elements verification would not notice.
     unseen: list[str] = field(default_factory=list)
 
 
@@ -131,7 +131,7 @@ class _DeviceCheck:
             self._note(f"not compiled: {error}")
 
     def verify(self) -> None:
-        """Compile and verify a sample on odd sizes and on the first problem; interpret those small enough."""
+        """Compile and verify a sample on odd sizes and on the first problem; interpret small problems."""
         kernel, device, space = self._kernel, self._device, self._space()
         if space is None:
             return
@@ -146,7 +146,7 @@ class _DeviceCheck:
             self._check_sample(self._sample(space), lambda c: verified(bench, c, next(turns)))
 
     def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
-        """Verify a sample on each problem that takes no longer than the limits; note the others."""
+        """Verify a sample on each problem within the time limits; note the others."""
         kernel, sample = self._kernel, self._sample(space, problems)
         others = set(() if kernel.edge_problems else kernel.all_problems()).difference(problems)
         with closing(Bench(Request.without_search(kernel, self._device, problems))) as bench:
@@ -163,12 +163,12 @@ class _DeviceCheck:
             self._note(text)
 
     def _allowed(self, space: Space, problem: Problem, most: int) -> list[Configuration]:
-        """Return the first configurations that a problem allows, of a part of a large space."""
+        """Return the first configurations that a problem allows; look at a part of a large space."""
         looked = islice(space, _MOST_LOOKED)
         return list(islice((c for c in looked if self._kernel.allows(c, problem)), most))
 
     def _too_few(self, space: Space, problem: Problem) -> str:
-        """Return that a problem allows too few configurations; empty where it allows enough."""
+        """Return a reason if a problem allows too few configurations, else an empty string."""
         needed = 1 if "reference" in self._kernel.hooks else 2
         if len(self._allowed(space, problem, needed)) == needed:
             return ""
@@ -206,7 +206,7 @@ class _DeviceCheck:
             )
 
     def _sample(self, space: Space, problems: Sequence[Problem] = ()) -> list[Configuration]:
-        """Return the default and others; of each problem given at least one that it allows."""
+        """Return the default and others; at least one that each given problem allows."""
         default = space.index(self._kernel.default())
         drawn = space.sample(np.random.default_rng(self._seed), self._samples)
         numbers = dict.fromkeys([*([] if default is None else [default]), *drawn])
@@ -229,7 +229,7 @@ class _DeviceCheck:
             report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
 
     def _compiled(self, turns: Iterator[int], configuration: Configuration) -> SampleResult:
-        """Compile a configuration for a problem that allows it, in turn of each combination of categories."""
+        """Compile a configuration for a problem that allows it; combinations of categories take turns."""
         kernel, device = self._kernel, self._device
         first, turn = kernel.first_problem(device.backend), next(turns)
         allowed = [p for p in kernel.all_problems() if kernel.allows(configuration, p)]
@@ -269,7 +269,7 @@ class _DeviceCheck:
         kernel = self._kernel
         if kernel.language_on("cuda") != "cuda":
             return ""
-        # Of the smallest like it: a hook may calculate with as many numbers as there are.
+        # Use the smallest problem like it: the hook may compute with all elements.
         like = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
         arguments = declared_arguments(kernel, min(like, key=size_of)).values()
         passed = [each.name for each in arguments if each.kind != "constant"]

@@ -232,9 +232,9 @@ def json_text(document: Any) -> str:
 
 # ---------------------------------------------------------------------- signals
 
-#: A signal within this time of another is ignored: it must not break off the tidying up.
+#: A signal within this time of another is ignored: it must not interrupt the clean-up.
 _SAME_WISH_S = 3.0
-#: Seconds until an interruption that Python dropped is sent again.
+#: Seconds until an interruption that Python dropped is repeated.
 _AGAIN_S = 0.05
 
 #: SIGTERM is how Slurm, systemd and `timeout` end a command; SIGHUP, how a closed terminal does.

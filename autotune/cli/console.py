@@ -81,7 +81,7 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
 
 
 def show_table(table: Table, title: str = "") -> None:
-    """Print a table; where it is too wide for a terminal, and in a pipe, lines are long."""
+    """Print a table; in a pipe, or if it is too wide for the terminal, with long lines."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text

@@ -147,11 +147,9 @@ def show(
 @click.option(
     "--ablate",
     metavar="NAME,...",
-    help="Set the last variant with other values of these beside it.",
+    help="Also show the last variant with other values of these parameters.",
 )
-@click.option(
-    "--out", type=FOLDER, help="Keep what was measured beside the records of this folder."
-)
+@click.option("--out", type=FOLDER, help="Write measurements next to the records of this folder.")
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @SPACES
 @JSON

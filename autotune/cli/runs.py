@@ -234,7 +234,7 @@ def _run(request: Request, out: Path, documents: list[str] | None) -> None:
 
 @contextmanager
 def _documents(is_list: bool) -> Iterator[list[str]]:
-    """Collect JSON documents, and print the only one or their list, also after an error."""
+    """Collect JSON documents, and print one or their list, also after an error."""
     found: list[str] = []
     try:
         yield found
@@ -320,7 +320,7 @@ def show_winners(result: RunResult, published: Published) -> None:
 
 
 def say_where(result: RunResult, published: Published) -> None:
-    """Print to stderr what was tried, what was kept, and where the files are."""
+    """Print trials, kept entries and the places of files to stderr."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.trials)
         how_many = f"{len(found.measured)} of {len(result.space)} tried, {found.ended_by}"
@@ -355,7 +355,7 @@ def say_where(result: RunResult, published: Published) -> None:
 
 
 def say_answers(result: RunResult) -> None:
-    """Print to stderr what lookup answers now for the run's problems."""
+    """Print to stderr whether lookup now answers with the run's winners."""
     from autotune.run.searching import recorded
     from autotune.tuned.lookup import clear_cache
 

@@ -147,7 +147,7 @@ def retune(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Tune KERNEL again: all its problems, or those that are stale or missing.
+    """Tune KERNEL again: all its problems, or stale or missing ones.
 
     An entry whose source, arguments or options changed, or that was never tuned on this device, is
     searched. If only the driver or compiler changed, or the entry is older than --max-age, winner and

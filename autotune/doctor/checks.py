@@ -24,7 +24,7 @@ from autotune.kernel.modules import TRUST, ForeignPlace, fault_of
 
 #: A GPU that is busier than this is in use by another program.
 _BUSY_PERCENT = 10
-#: By NVML's error; a mismatch is what an update under a running kernel leaves.
+#: Remedies by NVML's error; an update under a running kernel leaves a mismatch.
 _REMEDIES = {
     "NVMLError_LibRmVersionMismatch": "sudo reboot",
     "NVMLError_DriverNotLoaded": "sudo modprobe nvidia",
@@ -52,7 +52,7 @@ def packages(
 
 
 def version(name: str) -> str:
-    """Return the version of a distribution; empty where it is not installed."""
+    """Return the version of a distribution; empty if it is not installed."""
     return tried(lambda: metadata_version(name), "")
 
 
@@ -153,7 +153,7 @@ def gpus(nvidia: Nvidia) -> Iterator[Finding]:
 
 
 def counters(nvidia: Nvidia) -> Iterator[Finding]:
-    """Look for what `autotune explain` reads counters with, and whether this user may read them."""
+    """Look for Nsight Compute, and whether this user may read counters."""
     if not nvidia.gpus:
         return
     from autotune.measure.profile import PERMISSION_REMEDY, profiler
@@ -256,7 +256,7 @@ def _try_writing(folder: Path) -> None:
 # ---------------------------------------------------------------------- all
 
 Check: TypeAlias = tuple[str, Callable[[Nvidia], Iterator[Finding]], str]
-#: Topic, check, and the remedy to name where the check itself fails.
+#: Topic, check, and the remedy if the check itself fails.
 CHECKS: tuple[Check, ...] = (
     ("packages", packages, install("tune")),
     ("driver", driver, "nvidia-smi"),
@@ -275,7 +275,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
-    """Check everything that measuring depends on, in the order to read and fix it.
+    """Check everything that measuring depends on, in the order in which to fix it.
 
     Every ``warn`` and ``bad`` finding has a remedy.
     """

@@ -41,7 +41,7 @@ class Nvidia:
     gpus: tuple[tuple[str, Any], ...] = ()
     #: Name of NVML's error, or that its binding is not installed.
     fault: str = ""
-    #: Below which ``dev``, ``proc`` and ``sys`` are.
+    #: Parent folder of ``dev``, ``proc`` and ``sys``.
     root: Path = Path("/")
 
     @property
@@ -80,13 +80,13 @@ def _is_on_the_bus(root: Path) -> bool:
 
 
 def tried(call: Callable[[], T], otherwise: T) -> T:
-    """Return a call's result; another value where the call fails."""
+    """Return a call's result; another value if the call fails."""
     with suppress(Exception):
         return call()
     return otherwise
 
 
 def number(text: str) -> int:
-    """Return the first number in a text; 0 where it has none."""
+    """Return the first number in a text; 0 if it has none."""
     match = re.search(r"\d+", text)
     return int(match[0]) if match else 0

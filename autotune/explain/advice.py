@@ -14,16 +14,17 @@ from autotune.devices.occupancy import attainable, bytes_to_fill
 from autotune.explain.variants import Facts, Setting, winners_below
 from autotune.measure.counters import STALLS, stalls
 
-#: Share of warps below which the study notes, and much advice, call a kernel slow.
+#: Share of warps below which the study notes call a kernel slow.
 _LOW_OCCUPANCY = 0.25
-#: Share of a unit's peak, or of a measured limit, from which on that is what limits, in per cent.
+#: Percentage of a unit's peak, or of a measured limit, from which it counts as the limit.
 _BUSY = 80.0
-#: Worth a word: sectors used less, in per cent; conflicts among wavefronts more; active threads less.
+#: Thresholds of advice, in per cent: sectors used below; conflicts among wavefronts above; active threads
+#: below.
 _LITTLE_USED, _CONFLICTS, _ACTIVE = 50.0, 0.1, 28.0
-#: Share of FP32's peak that the instructions of a loop allow, below which they are what limits.
+#: Share of FP32's peak that the instructions of a loop allow; below it the instructions are the limit.
 _ISSUE = 0.75
 _GUIDE = "CUDA C++ Best Practices Guide"
-#: What is busy at a measured limit; at others it is the memory.
+#: The unit that is busy at a measured limit; at other limits it is the memory.
 _LIMITING = {"ffma": "FP32 arithmetic", "tensor": "the tensor cores"}
 
 
@@ -34,17 +35,17 @@ class Advice:
     variant: str
     text: str
     source: str
-    #: The measurement that contradicts the rule; empty where none does.
+    #: The measurement that contradicts the rule; may be empty.
     refuted: str = ""
 
     @property
     def sentence(self) -> str:
-        """The text, what refutes it, and the source."""
+        """The text, the measurement that refutes it, and the source."""
         refuted = f". Refuted by measurement: {self.refuted}" if self.refuted else ""
         return f"{self.text}{refuted} [{self.source}]"
 
 
-#: Text, source, and what refutes it; None where the rule has nothing to say.
+#: Text, source, and the measurement that refutes it; None if the rule does not apply.
 Finding: TypeAlias = tuple[str, str, str] | None
 Rule: TypeAlias = Callable[[Facts, Setting], Finding]
 
@@ -176,11 +177,11 @@ def top_stalls(facts: Facts, setting: Setting) -> Finding:
     if not found or max(facts.counters.get(unit, 0.0) for unit in ("dram", "sm")) >= _BUSY:
         return None
     words = ", then ".join(f"{STALLS[name]} ({warps:.3g})" for name, warps in found)
-    text = f"its warps wait for {words}: so many for each instruction that is issued"
+    text = f"its warps wait for {words} (waiting warps per issued instruction)"
     return text, "Nsight Compute, Kernel Profiling Guide, Warp States", ""
 
 
-#: What explains most comes first.
+#: The most telling rule comes first.
 RULES: tuple[Rule, ...] = (
     *(spills, local_arrays, uncoalesced, bank_conflicts, divergence, loads_in_flight, issue_share),
     *(small_grid, top_stalls, low_occupancy),
@@ -194,7 +195,7 @@ def advice(facts: Sequence[Facts], setting: Setting) -> list[Advice]:
 
 
 def limit_of(facts: Facts, said: Sequence[Advice]) -> str:
-    """Return what limits a variant, with the figure that shows it."""
+    """Return the limit of a variant, with the figure that shows it."""
     if facts.failure:
         return f"it cannot run: {facts.failure}"
     for unit, words in (("dram", "the memory"), ("sm", "the multiprocessors")):

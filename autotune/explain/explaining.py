@@ -22,9 +22,9 @@ class Explanation:
     setting: Setting
     facts: Sequence[Facts]
     advice: Sequence[Advice]
-    #: Where figures come from, and what is missing and why.
+    #: Sources of figures, and reasons of missing ones.
     notes: Sequence[str]
-    #: By parameter: the last variant with each other value of it.
+    #: Ablation: by parameter, the last variant with each other value.
     ablation: Mapping[str, Sequence[Facts]]
 
 
@@ -38,7 +38,7 @@ def explain(
     """Explain variants by name, and others; without either all that are declared, and the best.
 
     On a device that is here they are measured, and kept below ``out``. ``ablate`` names parameters whose
-    other values are set beside the last variant.
+    other values replace those of the last variant.
     """
     kernel = setting.kernel
     for name in ablate:
@@ -68,7 +68,7 @@ def _changed(setting: Setting, variant: KernelVariant, name: str) -> list[Kernel
 
 
 def _missing(setting: Setting, facts: Sequence[Facts]) -> list[str]:
-    """Return what figures are missing and the remedy, and of which launch they are."""
+    """Return notes: figures that are missing with the remedy, and the launch that figures are of."""
     device = setting.device
     has_counters = setting.is_here or any(each.metrics for each in facts)
     notes = {

@@ -16,7 +16,7 @@ from autotune.run.request import Request
 
 
 def measured(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], list[str]]:
-    """Verify, time and count variants on their device; return them, and what to say of the figures.
+    """Verify, time and count variants on their device; return them, and notes on the figures.
 
     They are timed one after the other: a difference of a few per cent means nothing here.
     """

@@ -1,4 +1,4 @@
-"""Joins variants with the counters that lie beside records, and adds new ones there."""
+"""Joins variants with the counters that are kept next to records, and adds new ones there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.tuned.record import RecordedDevice
 
 
 def write_explanation(folder: Path, setting: Setting, facts: Sequence[Facts]) -> Path:
-    """Write what was measured of variants beside a folder's records; return the file."""
+    """Write the measurements of variants next to a folder's records; return the file."""
     source, arguments = _fingerprints(setting)
     new = [
         CountedVariant(
@@ -42,7 +42,7 @@ def _fingerprints(setting: Setting) -> tuple[str, str]:
 
 
 def with_recorded(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], list[str]]:
-    """Return variants with the counters and times on record, and what to say of them."""
+    """Return variants with the counters and times on record, and notes on them."""
     kernel, device = setting.kernel, setting.device
     places = [folder for _, folder in layers(kernel.project)]
     known = known_counts(file_of(each, device.folder, kernel.name) for each in places)

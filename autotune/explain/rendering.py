@@ -15,7 +15,7 @@ from autotune.kernel.space import applicable
 from autotune.measure.counters import FIGURES
 from autotune.report.text_table import Table
 
-#: A figure's words for a variant; empty where it is not known.
+#: Text of a variant's figure; empty if it is not known.
 Words: TypeAlias = Callable[[Facts], str]
 
 
@@ -87,7 +87,7 @@ LINES: Mapping[str, Words] = {
         for figure in FIGURES.values()
     },
 }
-#: Lines that say something about two variants beside each other.
+#: Lines that compare two variants.
 _TELLING = (
     *("time", "registers per thread", "bytes spilled", "occupancy", "global loads × bytes"),
     *("loads in flight per multiprocessor", "  arithmetic in it"),
@@ -108,7 +108,7 @@ def _relevant(explanation: Explanation, facts: Facts) -> dict[str, str]:
 
 
 def parameters(explanation: Explanation) -> Table:
-    """Return the parameters in which variants differ; nothing where one has no effect."""
+    """Return the parameters in which variants differ; an empty cell if one has no effect."""
     facts = explanation.facts
     relevant = [_relevant(explanation, each) for each in facts]
     rows = (
@@ -127,17 +127,17 @@ def changes(explanation: Explanation) -> list[str]:
     before, after = _relevant(explanation, first), _relevant(explanation, last)
     values |= {name: (before[name], after[name]) for name in before if name in after}
     moved = [f"{name}: {a} → {b}" for name, (a, b) in values.items() if a and b and a != b]
-    hint = f"--ablate NAME sets {last.name} with other values of a parameter beside it"
+    hint = f"--ablate NAME shows {last.name} with other values of a parameter"
     return [*moved, hint] if moved and not explanation.ablation else moved
 
 
 def limits(explanation: Explanation) -> list[str]:
-    """Return what limits each variant."""
+    """Return the limit of each variant."""
     return [f"{each.name}: {limit_of(each, explanation.advice)}" for each in explanation.facts]
 
 
 def advised(explanation: Explanation) -> list[str]:
-    """Return the advice that is no limit; variants that it is the same for together."""
+    """Return advice that names no limit; equal advice of several variants once."""
     names: dict[str, list[str]] = {}
     for each in explanation.advice:
         if f"{each.variant}: {each.sentence}" not in limits(explanation):
@@ -146,7 +146,7 @@ def advised(explanation: Explanation) -> list[str]:
 
 
 def notes(explanation: Explanation) -> list[str]:
-    """Return where figures come from, and what is missing."""
+    """Return the sources of figures, and missing figures."""
     facts = explanation.facts
     origins = [f"{each.name}: {each.variant.origin}" for each in facts if each.variant.origin]
     absent = sorted({metric for each in facts for metric in each.absent})

@@ -1,4 +1,4 @@
-"""Chooses the variants of a kernel, compiles them, and reads what needs no device."""
+"""Chooses the variants of a kernel, compiles them, and reads figures that need no device."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Facts:
     """All that is known of a variant; None is not known. Of several launches it is the main one."""
 
     variant: KernelVariant
-    #: Why it cannot be compiled or launched; empty where it can.
+    #: Reason why it cannot be compiled or launched; may be empty.
     failure: str = ""
     #: Constraints of the space that it breaks.
     outside: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Setting:
 
     @cached_property
     def work(self) -> Work | None:
-        """The least that the problem costs; None where the kernel does not say."""
+        """The minimum work of the problem; None if the kernel declares none."""
         return self.kernel.work_of(self.problem)
 
     @cached_property

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 10.0
 #: Longest time until `is_listening` is answered.
 _LISTENING_S = 3.0
-#: What to do where a scheduler is gone.
+#: Remedy if a scheduler is gone.
 GO_ON = "start the fleet again and repeat the command, which goes on from what the store has"
 _TLS_HELP = "set distributed.comm.tls in Dask's configuration as the fleet has it (docs/fleet.md)"
 
 
 def default_file() -> Path:
-    """Return the scheduler file that ``autotune fleet`` writes where none is named."""
+    """Return the scheduler file that ``autotune fleet`` writes by default."""
     return Path(data_path("fleet.json"))
 
 
@@ -68,7 +68,7 @@ def _read(file: Path) -> str:
 
 
 def refuse_open(address: str) -> None:
-    """Refuse a scheduler without TLS that other machines reach: anybody there runs code as you."""
+    """Refuse a scheduler without TLS that other machines reach: their users could run code as you."""
     host, _ = _host_and_port(address)
     if not address.startswith("tls://") and not _is_loopback(host):
         raise UsageError(
@@ -116,7 +116,7 @@ def connected(address: str) -> Iterator[Client]:
     try:
         asyncio.run(_try_connecting(address))
         client = Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
-    # TypeError: TLS without files; ValueError: TLS where none is.
+    # TypeError: TLS without files; ValueError: TLS, and the scheduler has none.
     except (FatalCommClosedError, FileNotFoundError, TypeError, ValueError) as error:
         raise UsageError(
             f"{address}: no connection by TLS: {error.__cause__ or error}; {_TLS_HELP}"

@@ -1,4 +1,4 @@
-"""A Dask cluster as its client sees it: cards of each model, compilers, and tasks that they are given."""
+"""A Dask cluster as its client sees it: cards of each model, compilers, and their tasks."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from autotune.measure.worker_state import Job
 
 T = TypeVar("T")
 
-#: Between two looks at the workers, and at whether the answer to a task can still come.
+#: Time between two checks of the workers, and of whether a task can still be answered.
 _LOOK_S, _GLANCE_S = 1.0, 1.0
-#: Longest time that a lost worker has to come back where no other can do its work.
+#: Maximum wait for a lost worker if no other worker can do its work.
 RETURN_S = 120.0
-#: Longest time to fetch a result that is there.
+#: Maximum time to fetch a finished result.
 _FETCH_S = 10.0
-#: A machine of which this many tasks fail gets no more; a task is tried as often.
+#: A machine gets no more tasks after this number of failures; a task is tried this number of times.
 MOST_FAILURES = 3
-#: Jobs that are kept for the workers: those of all cards of several runs.
+#: Jobs kept for the workers: enough for all cards of several runs.
 _JOBS = 1024
 
 
 class WorkerLost(Exception):
-    """A task gets no answer: its worker is gone."""
+    """The worker of a task is gone; the task gets no answer."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The properties that cards share whose times may stand in one record."""
+    """The properties that all cards of one record share."""
 
     backend: str
     name: str
@@ -97,7 +97,7 @@ class Fleet:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.cards: dict[str, Card] = {}
-        #: Why each refused worker is refused, by address.
+        #: Reasons of refused workers, by address.
         self.refused: dict[str, str] = {}
         self.is_stopped = False
         self._lock = threading.RLock()
@@ -107,10 +107,10 @@ class Fleet:
         self._set_aside: dict[str, str] = {}
         #: Compiler processes of each worker, by backend.
         self._compilers: dict[str, dict[str, int]] = {}
-        #: Backends that some worker compiled for at some time.
+        #: Backends that any worker has compiled for.
         self._compiled_for: set[str] = set()
         self._alive: frozenset[str] = frozenset()
-        #: By id, with the job itself so that no other gets its id.
+        #: Jobs by id; the job is kept so that no other object gets its id.
         self._jobs: OrderedDict[int, tuple[Job, str, Future]] = OrderedDict()
         self._ended = threading.Event()
         self._require_scheduler()
@@ -134,7 +134,7 @@ class Fleet:
     # ------------------------------------------------------------------ members
 
     def look(self) -> None:
-        """Ask the scheduler for its workers; warn of those that are refused."""
+        """Ask the scheduler for its workers; warn of refused workers."""
         # Not `scheduler_info`, whose answer Dask itself replaces now and then by one without workers.
         workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
         with self._lock:
@@ -187,7 +187,7 @@ class Fleet:
 
     def _keep_looking(self) -> None:
         while not self._ended.wait(_LOOK_S):
-            with suppress(Exception):  # a lost scheduler is reported by whoever waits for a task
+            with suppress(Exception):  # the thread that waits for a task reports a lost scheduler
                 self.look()
 
     def is_usable(self, card: Card) -> bool:
@@ -237,7 +237,7 @@ class Fleet:
         return fitting
 
     def device_for(self, kernel: Kernel, named: Sequence[str] = ()) -> Device:
-        """Return a card of the named model that has most cards, of those that a kernel runs on."""
+        """Return a card of the model with most cards, among the named models that a kernel runs on."""
         return self.device_of(self.fitting(kernel, self.models(named))[0])
 
     def device_of(self, model: Model) -> Device:
@@ -268,7 +268,7 @@ class Fleet:
         if not left:
             why = "; ".join(self._set_aside.values()) or "their workers are gone"
             raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
-        # Those that share the cards that are left are spread over them.
+        # Runs that share the remaining cards are spread over them.
         spread = left[zlib.crc32(wanted.encode()) % len(left)]
         card = next((card for card in left if card.device.uuid == wanted), spread)
         return Place(card.device.uuid, (card.address,))
@@ -295,11 +295,11 @@ class Fleet:
         return [address for address, count in known.items() if count.get(backend_name)]
 
     def is_there(self, place: Place) -> bool:
-        """Return whether some worker of a place is there."""
+        """Return whether any worker of a place is connected."""
         return not self._alive.isdisjoint(place.addresses)
 
     def has_other(self, place: Place, but: Sequence[str]) -> bool:
-        """Return whether there is a place like this one, but for some addresses."""
+        """Return whether there is another place like this one, outside some addresses."""
         if place.resource == COMPILE:
             others = set(place.addresses)
         else:
@@ -314,7 +314,7 @@ class Fleet:
         return all(card.address in but or card.address in self._set_aside for card in known)
 
     def _waited_for(self, find: Callable[[], list[T]], is_hopeless: Callable[[], bool]) -> list[T]:
-        """Wait until something is found again, `RETURN_S` at most: Dask may start its worker again."""
+        """Wait up to `RETURN_S` until something is found again: Dask may restart its worker."""
         end_s = time.monotonic() + RETURN_S
         while not (found := find()) and not is_hopeless() and time.monotonic() < end_s:
             self.require_running()
@@ -390,7 +390,7 @@ class Fleet:
             try:
                 result = future.result(timeout=_FETCH_S)
                 break
-            # Dask trips over its own variable where this time is up in the wrong moment.
+            # Dask fails on a variable of its own if this time ends at the wrong moment.
             except (TimeoutError, UnboundLocalError):
                 self.require_running(is_lost)
                 if future.cancelled():
@@ -408,7 +408,7 @@ class Fleet:
         return result
 
     def require_running(self, is_lost: Callable[[], bool] = lambda: False) -> None:
-        """Raise what ended the fleet or this use of it; `WorkerLost` where ``is_lost``."""
+        """Raise the error that ended the fleet or this use of it; `WorkerLost` if ``is_lost``."""
         if self.is_stopped:
             raise KeyboardInterrupt
         if self._ended.is_set():
@@ -439,5 +439,5 @@ _numbers = iter(range(1 << 62))
 
 
 def _number() -> str:
-    """Return what tells one task from all others, of other clients too."""
+    """Return a key that no other task has, of other clients neither."""
     return f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"

@@ -18,11 +18,11 @@ from autotune.devices.device import Device
 from autotune.errors import FleetError, UsageError
 from autotune.fleet.address import find, is_listening
 
-#: A worker that has been silent for this long counts as lost, and ends without its scheduler.
+#: A worker counts as lost after this silence; without a scheduler it ends after this time.
 LOST_AFTER_S = 60
 #: Between two checks that the scheduler still runs.
 _POLL_S = 0.5
-#: Longest time to end; workers that are left end without their scheduler.
+#: Maximum time to end; remaining workers end by themselves without a scheduler.
 _CLOSE_S = 20
 #: Environment variables that only the client needs.
 _SECRETS = ("AUTOTUNE_STORE", "PGPASSWORD")
@@ -89,7 +89,7 @@ def _worker(threads: int, *words: object) -> dict[str, Any]:
 
 
 def _started(workers: dict[str, dict[str, Any]], file: Path) -> SpecCluster:
-    """Start scheduler and workers, with TLS where Dask's configuration has certificates."""
+    """Start scheduler and workers, with TLS if Dask's configuration has certificates."""
     dask.config.set({"distributed.scheduler.worker-ttl": f"{LOST_AFTER_S}s"})
     has_tls = Security().tls_scheduler_cert is not None
     options = {

@@ -33,17 +33,17 @@ from autotune.values import Problem
 
 R = TypeVar("R")
 
-#: Compilers that one run keeps busy.
+#: Maximum number of compilers of one run.
 _MOST_COMPILERS = 256
-#: Longest time to ask a device a question.
+#: Maximum time of a question to a device.
 _QUESTION_S = 60.0
 
 
 class DaskActor:
     """A device or compiler of a fleet as an actor; see `autotune.measure.process.Actor`.
 
-    ``find`` returns the place for a task, but for addresses where it failed. A task of a lost or
-    failing worker is given to another place.
+    ``find`` returns the place for a task, outside the addresses where it failed. A task of a lost or
+    failing worker goes to another place.
     """
 
     queues = True
@@ -107,7 +107,7 @@ class FleetSite(Site):
         self.fleet.require_running()
 
     def compilers(self, request: Request) -> CompilerPool:
-        """Return as many compilers as the run has of the fleet's cards."""
+        """Return compilers in proportion to the run's share of the fleet's cards."""
         cards = max(1, len(self.fleet.usable()))
         share = self.fleet.compilers(request.device.backend) * len(request.devices) // cards
         find = partial(self.fleet.compiling_place, request.device.backend)
@@ -155,7 +155,7 @@ class FleetSite(Site):
         return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
 
 
-#: Connections of a process that tunes on a fleet, for as long as it lives.
+#: Connections of a tuner process to its fleet, until the process ends.
 _connections = ExitStack()
 
 
@@ -257,7 +257,7 @@ def _run(
                 f"{request.kernel.name} on {model.name}: not begun, the time is up; what was "
                 "measured is kept: run the same command again"
             )
-        fleet.measuring_place(model, request.device.uuid)  # waits for one where all are lost
+        fleet.measuring_place(model, request.device.uuid)  # waits if all are lost
         first, *others = [card.device for card in fleet.usable(model)]
         if left_s < math.inf:
             budget = request.total_budget

@@ -38,16 +38,16 @@ from autotune.measure.device_worker import device_actor
 from autotune.measure.process import ActorFailed, ChildActor
 from autotune.measure.worker_state import Job
 
-#: What a worker is known by: the plugin, and the metric that it announces itself with.
+#: Name of the plugin, and of the metric that announces a worker.
 NAME = "autotune"
-#: The resource of a compiler process; of a device it is its uuid.
+#: Resource of a compiler process; the resource of a device is its uuid.
 COMPILE = "autotune-compile"
 #: Jobs with their data that a worker remembers.
 _KNOWN = 64
 
 
 class HostError(AutotuneError):
-    """A machine of the fleet failed at a task that another may do."""
+    """A machine of the fleet failed at a task that another machine may do."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -91,7 +91,7 @@ class Host:
         self._toolchains = {name: toolchain_of(name) for name in names or ["cuda"]}
 
     def announcement(self) -> dict[str, Any]:
-        """Return what every heartbeat carries to clients: plain values."""
+        """Return the plain values that every heartbeat carries to clients."""
         return {
             "claim": claim(),
             "toolchains": self._toolchains,
@@ -100,7 +100,7 @@ class Host:
         }
 
     def resources(self) -> dict[str, float]:
-        """Return what Dask's scheduler counts: one task at a time for a device."""
+        """Return the resources that Dask's scheduler counts: one task at a time for a device."""
         return {COMPILE: self.compilers, **dict.fromkeys(self.devices, 1)}
 
     def run(
@@ -150,7 +150,7 @@ class Host:
 
 @cache
 def toolchain_of(name: str) -> str:
-    """Return name and version of a compiler; empty where it is not installed."""
+    """Return name and version of a compiler; empty if it is not installed."""
     try:
         return backend(name).toolchain()
     except AutotuneError:

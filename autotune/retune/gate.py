@@ -32,12 +32,12 @@ _MOST_RIVALS = 5
 class Remeasured:
     """A recorded winner, measured again."""
 
-    #: `OK`, or how its verification or its race ended.
+    #: `OK`, or the failure of its verification or race.
     status: Status
     message: str = ""
-    #: Its time now over the recorded one; None where nothing was timed.
+    #: Its time now over the recorded one; None if nothing was timed.
     ratio: Estimate | None = None
-    #: The winner in its race, and the fastest of those that raced; None where nothing was timed.
+    #: The winner in its race, and the fastest contender; None if nothing was timed.
     now: ContenderResult | None = None
     fastest: ContenderResult | None = None
     #: The device of the race.
@@ -70,7 +70,7 @@ class Checked:
 
 
 def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
-    """Return the verdict and its message; slower, beaten and faster only where that is sure."""
+    """Return the verdict and its message; slower, beaten and faster only if the interval proves it."""
     if now.status is not Status.OK:
         return Verdict.WRONG, f"{now.status}: {now.message}"
     assert now.ratio is not None
@@ -114,14 +114,14 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
         if verified.status is not Status.OK:
             where = "" if checked is job else f"on {checked.problem} with other inputs: "
             return Remeasured(verified.status, where + verified.message)
-    # Those of another objective may well be faster.
+    # Rivals are compared by time; the winner of another objective may be slower.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
     others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
     return _raced(bench, job, entry, [winner, *others])
 
 
 def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configuration]:
-    """Return who else may be the fastest: the runners-up and the default."""
+    """Return configurations that may be faster: the runners-up and the default."""
     listed = [Configuration(other.configuration) for other in entry.race.runners_up]
     winner, others = Configuration(entry.configuration), (*listed[:_MOST_RIVALS], kernel.default())
     return [
@@ -134,9 +134,9 @@ def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configur
 def over_recorded(now: Estimate, then: Estimate) -> Estimate:
     """Return the time now over the recorded one, with its 95 % interval.
 
-    The interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
+    Computes the interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
     Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not hold its
-    own median says nothing, and is taken to have no width.
+    own median is ignored: it counts as having no width.
     """
     low, high = now.interval
     then_low, then_high = then.interval

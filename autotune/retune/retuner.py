@@ -1,4 +1,4 @@
-"""Re-tunes the entries of one device: confirms those that hold, searches the others."""
+"""Re-tunes the entries of one device: confirms entries that hold, searches the others."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Retuner:
         searched = [target for target in targets if target.action is Action.SEARCH]
         outcomes = self.search([target for target in searched if target.known])
         again = [target for target in targets if target.action is Action.REMEASURE]
-        confirmed, fallen = self.remeasure(again)
-        outcomes += confirmed + self.search(fallen)
+        confirmed, failed = self.remeasure(again)
+        outcomes += confirmed + self.search(failed)
         return outcomes + self.search([target for target in searched if not target.known])
 
     # ------------------------------------------------------------------ measuring again
@@ -64,7 +64,7 @@ class Retuner:
     def remeasure(self, targets: Sequence[Target]) -> tuple[list[RetuneOutcome], list[Target]]:
         """Confirm the entries that hold; return the others as targets of a search."""
         outcomes: list[RetuneOutcome] = []
-        fallen: list[Target] = []
+        failed: list[Target] = []
         for found in self.checked(targets, TOLERANCE):
             if found.verdict is Verdict.UNCHECKED:
                 outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.SKIPPED, found.message))
@@ -74,8 +74,8 @@ class Retuner:
                 outcomes.append(self._confirm(found.target, found.now))
             else:
                 why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
-                fallen.append(replace(found.target, reasons=(*found.target.reasons, why)))
-        return outcomes, fallen
+                failed.append(replace(found.target, reasons=(*found.target.reasons, why)))
+        return outcomes, failed
 
     def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[Checked]:
         """Verify and measure the winners of targets again, as long as there is time."""
@@ -139,7 +139,7 @@ class Retuner:
 
     def _search(self, targets: list[Target], effort: Effort) -> list[RetuneOutcome]:
         known = [target.known for target in targets if target.known]
-        # Also where the environment makes lookup look first.
+        # Also the folders of AUTOTUNE_TUNED, where lookup looks first.
         first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
         try:
             request = self._request(targets, effort)
@@ -161,7 +161,7 @@ class Retuner:
             if each.result
         }
         searched, failed = RetuneStatus.SEARCHED, RetuneStatus.FAILED
-        why_not = str(result.ended or "nothing was right in time")
+        why_not = str(result.ended or "no configuration passed verification in time")
         return [
             RetuneOutcome.of(target, searched, "", times[target.problem])
             if target.problem in times
@@ -170,7 +170,7 @@ class Retuner:
         ]
 
     def _how_many(self, effort: Effort, count: int) -> int:
-        """Return how many problems there is time for; those of a quick search share its time."""
+        """Return the number of problems there is time for; problems of a quick search share its time."""
         if self.left_s <= 0:
             return 0
         own = self.options.budget.seconds if self.options.budget else effort.seconds_per_problem

@@ -25,7 +25,7 @@ from autotune.search.session import Budget
 
 
 def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
-    """Tune again what is stale on every device of a query; where nothing is, start no process."""
+    """Tune again the stale problems of every device of a query; start no process if there are none."""
     failed: dict[str, str] = {}
     outcomes: list[RetuneOutcome] = []
     until_s = time.monotonic() + options.seconds
@@ -48,8 +48,8 @@ def _retuned_by_kernel(
 ) -> list[RetuneOutcome]:
     """Tune a kernel at a time, each published before the next begins.
 
-    A kernel's problems have as much time as all remaining problems have on average. Finals are those of
-    a full run where that is as much as a quick search takes.
+    Each problem has the average time of all remaining problems. Finals are those of a full run if that is
+    at least the time of a quick search.
     """
     outcomes: list[RetuneOutcome] = []
     waiting = Counter(target.kernel.name for target in targets)
@@ -111,10 +111,10 @@ def check_tuned(
 
 @contextmanager
 def device_lock(device: Device, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of a device model's records; say so and wait where another process has it.
+    """Hold the lock of a device model's records; print a message and wait if another process has it.
 
-    The system releases it however its process ends. It lies with the tuned records, so machines that
-    share those share it, where the file system can.
+    The system releases the lock when the process ends. The lock file is next to the tuned records, so
+    machines that share the records share the lock, if the file system supports locks.
     """
     with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
         try:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 HELD = 40
 #: The model learns at most this many of the configurations measured before the strategy began.
 KNOWN = 256
-#: Fewest space-filling configurations, where they are a third of a counted budget.
+#: Minimum number of space-filling configurations, if they are a third of a counted budget.
 LEAST_START = 2
 
 
 def auto(space: Space, session: Session, rng: Generator, ahead: int = 1) -> None:
-    """Measure the whole space where it is small or the budget allows, else search until little is left to gain."""
+    """Measure the whole space if it is small or the budget allows, else search until little is left to gain."""
     if is_measured_whole(len(space), session.evaluations_left, ahead > 1):
         session.measure(range(len(space)))
         return

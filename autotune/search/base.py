@@ -14,12 +14,12 @@ from autotune.kernel.space import Space
 from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement
 
-#: Takes the number of a configuration and its result.
+#: Function that takes the number of a configuration and its result.
 Tell: TypeAlias = Callable[[int, Measurement], None]
-#: Gives the number of a configuration that is compiled already; None while there is none.
+#: Function that returns the number of a compiled configuration, or None.
 AtHand: TypeAlias = Callable[[], "int | None"]
 
-#: Results before which no rule ends a search.
+#: Minimum number of results before a rule ends a search.
 LEAST_RESULTS = 32
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RelatedProblem:
     #: Coordinates of the problem, comparable with `Session.problem_features`: 1 apart for a factor of
     #: 16 in a size.
     features: tuple[float, ...]
-    #: By number of the configuration, in the order measured.
+    #: Measurements by number of the configuration, in the order measured.
     measured: Mapping[int, Measurement]
 
 
@@ -74,7 +74,7 @@ class Session(Protocol):
 
     @property
     def evaluations_left(self) -> int | None:
-        """Return how many measurements the budget still allows; None where only time limits them."""
+        """Return how many measurements the budget still allows; None if only time limits them."""
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
         """Measure configurations by their number in the space and return them in the order given.
@@ -98,14 +98,14 @@ class Session(Protocol):
         """Return the numbers of the fastest configurations of this search so far, best first."""
 
     def hint(self, indices: Sequence[int]) -> None:
-        """Have likely next proposals compiled, best first; returns at once."""
+        """Let compilers begin with likely next proposals, best first; return at once."""
 
 
 Strategy: TypeAlias = Callable[[Space, Session, "Generator"], None]
 
 
 def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:
-    """Return the numbers of the fastest configurations, best first, without those that failed."""
+    """Return the numbers of the fastest configurations, best first, without failures."""
     timed = [
         (cost, index)
         for index, measurement in measured.items()

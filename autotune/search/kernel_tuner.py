@@ -62,8 +62,8 @@ STRATEGIES = {
     "simulated_annealing": "simulated annealing",
 }
 
-#: Proposals in a row without a new configuration, or one per configuration where those are fewer. A
-#: repeat costs some 0.1 ms, a measurement a second.
+#: Proposals in a row without a new configuration, or one per configuration in a smaller space. A repeat
+#: costs some 0.1 ms, a measurement a second.
 PATIENCE = 100
 #: Spaces with fewer configurations are measured in order: populations and tournaments have nothing to
 #: draw from (a pack needs three wolves, a crossover two parents).
@@ -72,12 +72,12 @@ SMALLEST = 8
 #: the time, in which a configuration that is `SCALE` percent slower is 1 worse, for every kernel.
 LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
 SCALE = 2
-#: Errors of strategies whose passes end with them, in Kernel Tuner 1.5: bayes_opt raises one where it
-#: finds no open configuration at random, greedy_ils where a neighbourhood is empty.
+#: Errors of strategies whose passes end with them, in Kernel Tuner 1.5: bayes_opt raises one if
+#: random draws find no open configuration, greedy_ils if a neighbourhood is empty.
 FAILURES: dict[str, type[Exception]] = {"bayes_opt": ValueError, "greedy_ils": TypeError}
-#: Most configurations known beforehand that a first population is made of.
+#: Maximum number of known configurations in a first population.
 _MOST_KNOWN = 32
-#: Configurations hinted at a time: as many as compilers do during a few compiles.
+#: Configurations hinted at a time: enough for compilers during a few compiles.
 HINTED = 64
 
 
@@ -162,12 +162,12 @@ def _options(name: str, runner: Runner) -> Any:
     )
 
 
-#: Default population of the strategies that break where it does not fit.
+#: Default population of the strategies that fail if it does not fit the space.
 _POPULATIONS = {"firefly_algorithm": 20, "genetic_algorithm": 26, "nsga2": 20, "nsga3": 20}
 
 
 def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
-    """Return populations that fit in the space; Kernel Tuner's defaults where they do."""
+    """Return populations that fit in the space; Kernel Tuner's defaults if they do."""
     half = searchspace.size // 2
     if name == "bayes_opt":
         # Its default, multi-ultrafast, looks at the clock: the same seed would not be the same path.
@@ -220,7 +220,7 @@ class Runner:
         return {"time": math.log(time_ms) * 100 / SCALE if self.name in LOGARITHMIC else time_ms}
 
     def measured(self, points: list[Point]) -> list[int | None]:
-        """Measure a batch of proposals; return their numbers, None where one is not valid.
+        """Measure a batch of proposals; return their numbers, None for an invalid one.
 
         Kernel Tuner checks most proposals itself. Local search skips that for neighbours of its own
         making, which conditional parameters can make invalid.

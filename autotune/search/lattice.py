@@ -69,7 +69,7 @@ class Lattice:
         return tuple(int(column[index]) for column in self._columns)
 
     def find(self, point: Sequence[int]) -> int | None:
-        """Return the number of the configuration at a point, or None where it is not valid.
+        """Return the number of the configuration at a point, or None if it is not valid.
 
         Coordinates of parameters that do not apply there are ignored.
         """

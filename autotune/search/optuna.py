@@ -36,12 +36,12 @@ SAMPLERS = {
     "random": "independent uniform values, valid ones kept",
     "tpe": "tree-structured Parzen estimator, multivariate over ranks",
 }
-#: The package that a sampler needs besides Optuna.
+#: The package that a sampler needs in addition to Optuna.
 NEEDS = {"cmaes": "cmaes", "gp": "torch", "qmc": "scipy"}
 
 #: Proposals in a row that may be invalid or known before the nearest open configuration is measured.
 PATIENCE = 20
-#: Proposals known ahead where only time limits a search: as many compile while one is timed. A sampler
+#: Proposals made ahead if only time limits a search: that many compile while one is timed. A sampler
 #: then decides with older results; tpe takes 60 evaluations instead of 34 to 95 % of the best on
 #: convolution-RTX_3090, and no more than before on gemm-RTX_3090 (medians of 16 seeds).
 WINDOW = 8
@@ -110,7 +110,7 @@ class _Sampling:
                 self.tell(proposal)
 
     def ask(self) -> _Proposal | None:
-        """Return the sampler's next proposal that can be measured; None where nothing is left."""
+        """Return the sampler's next proposal that can be measured; None if nothing is left."""
         lattice, known = self.ledger.lattice, self.ledger.known
         reserved = {proposal.index for proposal in self.waiting}
         if len(known) + len(reserved) == len(lattice.space):

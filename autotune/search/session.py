@@ -34,9 +34,9 @@ from autotune.search.base import (
 from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
-#: Remembered rows that are read at once.
+#: Number of remembered rows that are read at once.
 _READ = 512
-#: Most remembered configurations of a device that finals choose from.
+#: Maximum number of remembered configurations of a device that finals choose from.
 _CHOICE = 1000
 #: Units of a budget's time.
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -46,7 +46,7 @@ _FATAL_ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a search; None where there is none."""
+    """The limits of a search; None: no limit."""
 
     seconds: float | None = None
     evaluations: int | None = None
@@ -78,7 +78,7 @@ class SearchStarted:
 
 @dataclass(frozen=True)
 class Measured:
-    """The event that a configuration has its row."""
+    """The event that a configuration is measured or remembered."""
 
     problem: Problem
     measurement: Measurement
@@ -108,27 +108,27 @@ class SearchSession:
     """One search of one problem, as a strategy uses it."""
 
     space: Space
-    #: Measures configurations that are not remembered.
+    #: The evaluator of configurations that are not remembered.
     evaluator: Evaluator
-    #: None where nothing is remembered or kept.
+    #: The store of remembered and new rows; may be None.
     store: Store | None
     run_id: int
     scope: Scope
-    #: Of this search alone.
+    #: The budget of this search alone.
     budget: Budget
     listener: Listener = ignore
     #: Whether to measure remembered configurations again.
     fresh: bool = False
     #: Uuids of further devices of the same model that the evaluator measures on.
     others: tuple[str, ...] = ()
-    #: Its cost is minimised.
+    #: The objective whose cost is minimised.
     objective: Objective = TIME
     #: See `autotune.search.base.Session`.
     problem_features: tuple[float, ...] = ()
     related: Sequence[RelatedProblem] = ()
     compiled: Collection[int] = ()
     outlook: Outlook | None = None
-    #: Measured or recalled in this search, by number, in order.
+    #: Measurements of this search, new or remembered, by number, in order.
     asked: dict[int, Measurement] = field(default_factory=dict)
     #: Numbers of configurations given to the evaluator that have no result yet.
     awaited: dict[Configuration, int] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class SearchSession:
         self.listener(SearchStarted(self.scope.problem, self.budget))
 
     def known(self) -> list[Measurement]:
-        """Return what finals choose from: measurements of this search, and the best remembered ones."""
+        """Return the choice of the finals: measurements of this search, and the best remembered ones."""
         memories = reversed(self._memories)  # the first device's last: they replace others
         found = {row.configuration: row for memory in memories for row in memory.best()}
         found |= {measurement.configuration: measurement for measurement in self.asked.values()}
@@ -159,7 +159,7 @@ class SearchSession:
 
     @property
     def evaluations_left(self) -> int | None:
-        """Return how many measurements the budget still allows; None where only time limits them."""
+        """Return how many measurements the budget still allows; None if only time limits them."""
         if self.budget.evaluations is None:
             return None
         return max(0, self.budget.evaluations - self._spent)
@@ -173,7 +173,7 @@ class SearchSession:
 
     @property
     def ended_by(self) -> str:
-        """Return what ended the search: the space, the budget or the strategy."""
+        """Return whether the space, the budget or the strategy ended the search."""
         if len(self.asked) == len(self.space):
             return "all"
         if self.evaluations_left == 0:
@@ -189,7 +189,7 @@ class SearchSession:
         return fastest(self.asked, count)
 
     def hint(self, indices: Sequence[int]) -> None:
-        """Have likely next configurations compiled, except known ones."""
+        """Let compilers begin with likely next configurations, except known ones."""
         configurations = [self.space.configuration(i) for i in indices if i not in self.asked]
         self._read(configurations)
         self.evaluator.hint([c for c in configurations if self._answer(c) is None])
@@ -209,7 +209,7 @@ class SearchSession:
         return [self.asked[index] for index in indices]
 
     def _unknown(self, indices: Sequence[int]) -> Iterator[int]:
-        """Yield the numbers that were not asked for, each once; of a space of millions no more than are wanted."""
+        """Yield each number that was not asked for, once; lazily, since a space may have millions."""
         seen = set[int]()
         for index in indices:
             if index not in self.asked and index not in seen:
@@ -263,7 +263,7 @@ class SearchSession:
             tell(index, self.asked[index])
 
     def _read_in_blocks(self, numbers: Iterator[int], taken: list[int]) -> Iterator[int]:
-        """Yield numbers, which come to those ``taken``; the remembered rows of many are read at once."""
+        """Yield numbers and add them to ``taken``; remembered rows of several are read at once."""
         while block := list(islice(numbers, _READ)):
             taken += block
             self._read(map(self.space.configuration, block))
@@ -299,7 +299,7 @@ class SearchSession:
             memory.rows.read(configurations)
 
     def _answer(self, configuration: Configuration) -> Measurement | None:
-        """Return the row of a configuration where it is remembered and still valid."""
+        """Return the row of a configuration if it is remembered and still valid."""
         answers = (memory.answer(configuration) for memory in self._memories)
         return next((answer for answer in answers if answer is not None), None)
 
@@ -339,12 +339,12 @@ class _Memory:
 
     @cached_property
     def _best_ms(self) -> float:
-        # The store also has this search's own rows, which are not remembered.
+        # The store also has this search's own rows, which do not count as remembered.
         best = next((found for found in self._in_space(Status.OK) if found in self.rows), None)
         return math.inf if best is None else self.rows[best].median_ms or math.inf
 
     def answer(self, configuration: Configuration) -> Measurement | None:
-        """Return the row of a configuration where it is still valid."""
+        """Return the row of a configuration if it is still valid."""
         row = self.rows.get(configuration)
         stopped_early = row is not None and row.status is Status.STOPPED_EARLY
         if row is not None and self.objective.needs_energy:
@@ -354,7 +354,7 @@ class _Memory:
         return None if row and stopped_early and (row.median_ms or 0.0) <= self._best_ms else row
 
     def best(self) -> list[Measurement]:
-        """Return the `_CHOICE` fastest valid rows, those stopped early behind the others."""
+        """Return the `_CHOICE` fastest valid rows; rows that were stopped early come last."""
         by_time = chain(self._in_space(Status.OK), self._in_space(Status.STOPPED_EARLY))
         chosen = list(islice(by_time, _CHOICE))
         self.rows.read(chosen)
@@ -370,7 +370,7 @@ def search(
 ) -> dict[int, Measurement]:
     """Run a strategy until it ends or the budget is spent; the same seed gives the same path.
 
-    Known good configurations are measured ``first``, except those that are not valid here. Values of
+    Known good configurations are measured ``first`` if they are valid here. Values of
     parameters that do not apply are ignored. Returns measurements by number, in the order asked for.
     """
     numbers = [number_in(session.space, configuration) for configuration in first]

@@ -33,14 +33,14 @@ Vector: TypeAlias = NDArray[np.float64]
 
 #: Positive values that span this factor are compared by their logarithm.
 _LOG_SPAN = 4
-#: Divisibility by powers of two adds nothing to the value above this correlation.
+#: Above this correlation with the value, divisibility by powers of two adds nothing.
 _SAME = 0.99
 #: Parameters with more values have no indicators: two configurations seldom share a value, and each
 #: would be a column.
 _MOST_INDICATORS = 1024
-#: Changes of one parameter that are combined in pairs.
+#: Maximum number of single changes that are combined in pairs.
 _MOST_CHANGES = 2048
-#: L-BFGS steps of one fit, which goes on where the last one ended.
+#: L-BFGS steps of one fit, which continues the last one.
 _STEPS = 10
 #: Noise that rounding in single precision needs, as a share of the variance.
 _JITTER = 2e-5
