@@ -320,7 +320,7 @@ def test_why_nothing_was_verified_is_told(
         def devices(self) -> list[object]:
             return []
 
-    monkeypatch.setattr(kernel_check, "backend", lambda name: NoDevice())
+    monkeypatch.setattr(kernel_check, "find_backend", lambda name: NoDevice())
     report = check_kernel(load_file(write_space(tmp_path)), [], 1, 0)
     assert report.failures == [] and report.not_verified.startswith("no OpenCL device")
     assert f"not verified: {report.not_verified}" in report.notes
