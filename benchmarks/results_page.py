@@ -42,7 +42,8 @@ _COLUMNS = (
         "TFLOP/s",
         "GB/s",
         "fastest rival",
-        "cold (95 %)",
+        "cold",
+        "95 %",
         "clean",
         "hot",
         "of limit",
@@ -332,6 +333,8 @@ def _cells(row: Row) -> dict[str, str]:
         ratio = f"{_ratio(row, 'ratio')} ({low:.3f}–{high:.3f})"
         loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
         cells["cold (95 %)"] = f"{loaded}{ratio}"
+        cells["cold"] = f"{loaded}{_ratio(row, 'ratio')}"
+        cells["95 %"] = f"{low:.3f}–{high:.3f}"
         cells["fastest rival"] = _name(row.get("rival") or "", row["kernel"])
         for state in ("clean", "hot"):
             if row.get(f"ratio_{state}"):
