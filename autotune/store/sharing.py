@@ -166,11 +166,13 @@ def _alike(
     by_scope = defaultdict(set)
     for row in rows:
         by_scope[row["scope_id"]].add(row.get("configuration"))
-    for scope_id, named in by_scope.items():
-        query = sa.select(table).where(table.c.scope_id == scope_id)
-        if table is measurements:
-            query = query.where(table.c.configuration.in_(named))
+    if table is sizes:
+        query = sa.select(table).where(table.c.scope_id.in_(by_scope))
         yield from connection.execute(query).mappings()
+        return
+    for scope_id, named in by_scope.items():
+        same = table.c.scope_id == scope_id, table.c.configuration.in_(named)
+        yield from connection.execute(sa.select(table).where(*same)).mappings()
 
 
 def _without_number(row: Mapping[Any, Any]) -> dict[str, Any]:
@@ -272,9 +274,10 @@ class SharedStore(Store):
     ) -> list[SizeTimes]:
         """Return the times on problem sizes, the server's included; see `Store.sizes`."""
         if not self._fault:
-            rows = {sizes: size_rows.of_kernel(kernel, source, device_name)}
+            chosen = size_rows.of_kernel(kernel, source, device_name)
             try:
-                merge(self._server, self, rows, with_runs=False)
+                if size_rows.count(self._server, chosen) > size_rows.count(self, chosen):
+                    merge(self._server, self, {sizes: chosen}, with_runs=False)
             except StoreError as error:
                 self._note(error)
         return super().sizes(kernel, source, device_name, arguments)

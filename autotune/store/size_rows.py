@@ -6,7 +6,9 @@ Searches never read them; the fit of the answers for other sizes does.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache, partial
 
+import msgspec
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
@@ -14,6 +16,8 @@ from autotune.store.database import Database, scopes, sizes
 from autotune.store.rows import ROTATED, SizeTimes, decode, encode
 from autotune.values import Configuration, Problem
 
+#: Decodes pairs of a configuration, as it is written, and its milliseconds.
+_PAIRS = msgspec.json.Decoder(list[tuple[msgspec.Raw, float]])
 #: Columns of a row that is the same in two stores.
 CONTENT = ("run_id", "scope_id", "created", "times")
 
@@ -35,6 +39,12 @@ def of_kernel(kernel: str, source: str, device_name: str) -> sa.ColumnElement[bo
     return sizes.c.scope_id.in_(sa.select(scopes.c.id).where(*of_scope))
 
 
+def count(store: Database, chosen: sa.ColumnElement[bool]) -> int:
+    """Count the rows that match."""
+    with store.reading() as connection:
+        return connection.scalar(sa.select(sa.func.count(sizes.c.id)).where(chosen)) or 0
+
+
 def read(
     store: Database, chosen: sa.ColumnElement[bool], arguments: Iterable[str]
 ) -> list[SizeTimes]:
@@ -43,12 +53,15 @@ def read(
     query = query.where(chosen, scopes.c.arguments.in_(list(arguments))).order_by(sizes.c.id)
     with store.reading() as connection:
         rows = connection.execute(query).all()
+    configuration = cache(partial(decode, kind=Configuration))  # thousands of rows share a few
     found = []
     for number, times, problem in rows:
         try:
-            pairs = decode(times, list[tuple[Configuration, float]])
-            found.append(SizeTimes(decode(problem, Problem), dict(pairs)))
-        except ValueError as error:
+            times_ms = {
+                configuration(bytes(text).decode()): ms for text, ms in _PAIRS.decode(times)
+            }
+            found.append(SizeTimes(decode(problem, Problem), times_ms))
+        except (msgspec.MsgspecError, ValueError) as error:
             raise StoreError(
                 f"results store {store.address}: row {number} of sizes is damaged ({error}); delete "
                 "it, or name another store by AUTOTUNE_STORE"
