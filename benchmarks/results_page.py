@@ -52,6 +52,13 @@ _COLUMNS = (
     ),
 )
 
+#: Of the tables on the pages of kernels.
+_KERNEL_COLUMNS = ("time, µs", "cold", "clean", "hot", "of limit")
+#: Pages of kernels with a table of all their sizes.
+KERNEL_PAGES = {
+    f"docs/kernels/{name}.md": name for name in ("conv1d", "hgemm", "reduce_op", "spmm")
+}
+
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
 #: By kernel, in the order in which they are shown.
@@ -125,6 +132,17 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
             *_section(_sorted(answered.values()), untuned),
         ]
     )
+
+
+def kernel_table(documents: Sequence[Document], kernel: str) -> str:
+    """Return the part of a kernel's page: all tuned sizes, devices in columns."""
+    sizes = {**problem_sizes.TUNED, **problem_sizes.STUDY}
+    measured = [
+        (document, rows)
+        for document in documents
+        if (rows := [row for row in document["rows"] if row["kernel"] == kernel])
+    ]
+    return "\n".join([*_table(measured, sizes, _KERNEL_COLUMNS, names_kernel=False), ""])
 
 
 def _summary(documents: Sequence[Document]) -> list[str]:
@@ -265,10 +283,13 @@ def _key(row: Row) -> str:
 
 
 def _table(
-    devices: Sequence[tuple[Document, Sequence[Row]]], sizes: Sizes, columns: Sequence[str]
+    devices: Sequence[tuple[Document, Sequence[Row]]],
+    sizes: Sizes,
+    columns: Sequence[str],
+    names_kernel: bool = True,
 ) -> list[str]:
     """Return one line per kernel and size, devices side by side; of a device the columns that any row fills."""
-    head, rule = "|kernel|size|", "|---|---|"
+    head, rule = ("|kernel|size|", "|---|---|") if names_kernel else ("|size|", "|---|")
     by_key = [
         {_key(row): _cells(with_limit(row, str(document["device"]))) for row in rows}
         for document, rows in devices
@@ -284,7 +305,7 @@ def _table(
     any_row = {_key(row): row for _, rows in reversed(devices) for row in rows}
     lines = []
     for key, row in sorted(any_row.items(), key=lambda item: _place(item[1], sizes)):
-        cells = [row["kernel"], _size(row["problem"])]
+        cells = [row["kernel"], _size(row["problem"])][not names_kernel :]
         for by_size, shown in zip(by_key, filled, strict=True):
             cells += [by_size.get(key, {}).get(column, "") for column in shown]
         lines.append(_line(*cells))
@@ -429,6 +450,8 @@ def main() -> None:
             "docs/results.md", page(measured, _documents("unlisted"))
         ),
     }
+    for name, kernel in KERNEL_PAGES.items():
+        texts[name] = _between_marks(name, kernel_table(measured, kernel))
     if any(problem_sizes.is_current(row) for document in measured for row in document["rows"]):
         texts[PICTURE] = picture(
             {
