@@ -43,7 +43,7 @@ NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files whose results depend on how long the OpenCL device takes.
 TIMED = {
     *("test_backends", "test_check_tuned", "test_contracts", "test_evaluator", "test_experiments"),
-    *("test_fleet", "test_matrix", "test_race", "test_retune", "test_tuner", "test_verdict"),
+    *("test_fleet", "test_race", "test_retune", "test_tuner", "test_verdict"),
     "test_worker",
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.

@@ -15,7 +15,7 @@ from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import enumerate_space
-from autotune.measure.rotation import raced
+from autotune.measure.rotation import first_time, raced
 from autotune.run.answering import AnswerTimer, Binaries, stored_sizes
 from autotune.run.bench import Bench
 from autotune.run.continuing import candidates_of
@@ -316,3 +316,14 @@ def test_a_kernel_that_changed_is_tuned_first(
     source.write_text(source.read_text() + "\n#define CHANGED\n")
     assert run(["sizes", "saxpy", *ON_CPU]) == 2
     assert "tuned before the kernel was changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("taken_ms", "counted_ms"), [((0.1,), 0.1), ((0.4, 0.1), 0.1), ((0.4, 0.5), 0.4)]
+)
+def test_a_first_call_that_takes_long_is_repeated(
+    taken_ms: tuple[float, ...], counted_ms: float
+) -> None:
+    calls = iter(taken_ms)
+    assert first_time(lambda: next(calls), 0.3) == counted_ms
+    assert not list(calls)

@@ -5,6 +5,7 @@ The device of these tests is a formula: ten multiprocessors, tiles of different 
 
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -242,10 +243,21 @@ def test_random_sizes_are_fitted_and_tuned_problems_are_the_rows() -> None:
     assert fitted.held_out.measured == len(SIZES) - 2
 
 
+def test_the_expectation_is_of_the_measured_sizes_alone() -> None:
+    table = build_table(
+        [RecordFile("given", "Test_GPU_A", record(portfolio=fit_of(SIZES[:2], SIZES).portfolio))]
+    )
+    near, far = (pick(table, (m, n, "float32"), arch="sm_90") for m, n in ((777, 555), (9999, 64)))
+    assert near.expected_fraction is not None and near.median_fraction is not None
+    assert near.expected_fraction <= near.median_fraction <= 1
+    assert (far.expected_fraction, far.median_fraction) == (None, None)
+
+
 def test_a_fit_to_more_sizes_stays() -> None:
     wide = fit_of(SIZES[:2], SIZES[2:]).portfolio
     again = fitted_tables(wide, tile_launches()).portfolio
     assert again == wide
+    assert wide.is_far_wider(fitted_tables(portfolio_of(SIZES[:4]), tile_launches()).portfolio)
     fewer = fitted_tables(wide, tile_launches(), portfolio_of(SIZES[:9])).portfolio
     assert fewer == wide
     more = fitted_tables(wide, tile_launches(), portfolio_of(SIZES)).portfolio
@@ -403,6 +415,19 @@ def test_nine_of_ten_sizes_of_a_kind_reach_the_expectation() -> None:
         assert np.median(found) - 1e-3 < median <= np.median(found)
 
 
+def test_a_configuration_that_was_left_out_is_slower_than_the_best() -> None:
+    """A fit does not choose a configuration by predictions for sizes on which it was not timed."""
+    portfolio = portfolio_of(SIZES)
+    partial = (*portfolio.median_ms[0][:20], *(None for _ in SIZES[20:]))
+    matrix = msgspec.structs.replace(portfolio, median_ms=(partial, *portfolio.median_ms[1:]))
+    fit = CategoryFit(matrix, [tile_plan(each) for each in matrix.configurations], SM_COUNT)
+    completed, _ = fit.completed()
+    np.testing.assert_array_equal(completed[0, :20], partial[:20])
+    assert (completed[0, 20:] >= 1.3 * fit.best_ms[20:]).all()
+    held_out = fit.held_out([0])
+    np.testing.assert_array_equal(np.isfinite(held_out.shares), np.arange(len(SIZES)) < 20)
+
+
 def test_a_configuration_that_is_hard_to_predict_counts_as_slower(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -469,6 +494,15 @@ def test_other_architectures_get_what_is_valid_there(ask: Callable[..., Any]) ->
     assert ask(known, 9, 9, arch=90)["BM"] == 128
     hit = ask(known, 9, 9, arch=100)
     assert (hit["BM"], hit.quality, hit.expected_fraction) == (64, "nearest_arch", None)
+
+
+def test_a_shipped_fit_has_an_expectation() -> None:
+    near, far, tuned = (
+        lookup("sgemm", device="NVIDIA H200", m=m, n=n, k=k)
+        for m, n, k in ((3072, 3072, 3072), (10**6, 64, 64), (4096, 4096, 4096))
+    )
+    assert re.fullmatch(r"expected 0\.\d\d to (0\.9\d|1\.00) of the best", near.expected)
+    assert (far.expected, tuned.expected) == ("", "")
 
 
 # ---------------------------------------------------------------------- fitting again

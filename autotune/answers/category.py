@@ -16,9 +16,8 @@ import numpy as np
 
 from autotune.answers.formula import MULTIPLE, Array, Curve, Formulas
 from autotune.answers.schema import Expected, Plan, Portfolio, Prediction, Tree
-from autotune.answers.table import blocks_of, features_of, fillings
+from autotune.answers.table import features_of
 from autotune.answers.trees import best_splits, corrections, fitted_trees, outcomes
-from autotune.kernel.expression import value_of
 
 #: Parts of the sizes, each held out of a fit once.
 FOLDS = 5
@@ -33,6 +32,8 @@ CAUTION, _MAX_SLOWNESS = 0.5, 3.0
 #: A configuration that was left out on a size counts as slower than the best there by at least this factor:
 #: promising configurations are measured.
 _UNMEASURED = 1.3
+#: Sizes that are enough to choose configurations by.
+_DECIDING = 200
 #: Splits of an expectation, and the weight of no difference.
 _KINDS, _ALIKE = 3, 50.0
 #: Share of answers that are slower than the lower bound of an expectation.
@@ -114,19 +115,18 @@ class CategoryFit:
         keys = [tuple(problem.values()) for problem in matrix.problems]
         self.of_problem = np.array([features_of(key) for key in keys])
         self.features = [self._features(plan) for plan in plans]
+        #: Whether a configuration was known on a size, and so had a chance to be timed: sizes are in the order of
+        #: measuring, and it is timed on the first sizes that allow it.
+        is_timed = np.isfinite(self.times)
+        self.was_known = np.logical_or.accumulate(is_timed, axis=1)
+        self.was_known[~is_timed.any(axis=1)] = True
         #: Fits of other categories to the same configurations.
         self.others: Sequence[CategoryFit] = ()
         self._errors_anywhere = cache(partial(self._errors, known=np.arange(len(keys))))
 
     def _features(self, plan: Plan | None) -> Array:
-        if plan is None or plan.grid is None:
-            return self.of_problem
-        form = blocks_of(plan.grid)
-        try:
-            own = [fillings(value_of(form, p), self.sm_count) for p in self.matrix.problems]
-        except ValueError:  # then it has no formula either
-            return self.of_problem
-        return np.hstack([self.of_problem, np.array(own)])
+        own = self.formulas.fillings_of(plan)
+        return self.of_problem if own is None else np.hstack([self.of_problem, own])
 
     def fitted(self, chosen: Sequence[int], known: Array) -> list[CorrectedCurve | None]:
         """Fit configurations to their times on the known sizes; None where that fails."""
@@ -174,14 +174,13 @@ class CategoryFit:
     def completed(self) -> tuple[Array, Array]:
         """Return the measured times, predicted ones where they are missing, and the spreads of the fits.
 
-        Sizes are in the order in which they were measured: before its first time a configuration was not known.
+        A configuration that was known and not measured counts as slower than the best.
         """
         chosen, known = range(len(self.plans)), np.arange(len(self.matrix.problems))
         fits = self.fitted(chosen, known)
         predicted = self.predicted(chosen, fits)
         is_measured = np.isfinite(self.times)
-        was_known = np.logical_or.accumulate(is_measured, axis=1)
-        least = np.where(was_known, _UNMEASURED * self.best_ms, 0.0)
+        least = np.where(self.was_known, _UNMEASURED * self.best_ms, 0.0)
         measured: Array = np.where(is_measured, self.times, np.maximum(predicted, least))
         return measured, np.array([fit.spread if fit else np.inf for fit in fits])
 
@@ -189,9 +188,12 @@ class CategoryFit:
         """Choose configurations greedily, by the mean logarithm of the best time among them.
 
         A configuration whose times are hard to predict counts as slower: a fit would choose it where it is
-        slow.
+        slow. Sizes decide on which all configurations were known, or all sizes if these are few.
         """
         completed, spreads = self.completed()
+        deciding = self.was_known.all(axis=0)
+        if deciding.sum() >= _DECIDING:
+            completed = completed[:, deciding]
         logs = np.log(completed) + CAUTION * spreads[:, None]
         logs = np.minimum(logs, logs.min(axis=0) + _MAX_SLOWNESS)
         found, best = list[int](), np.full(logs.shape[1], np.inf)

@@ -68,24 +68,39 @@ class Formulas:
         values = [[problem[name] for name in self.names] for problem in self.problems]
         self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
         self.plans = plans
+        self._of_single, self._of_double = map(self._products, (self.single, self.double))
+        #: By the expression of the blocks, which many plans share.
+        self._fillings: dict[str, Array | None] = {}
         self.designs = [self._designs(plan) for plan in plans]
+
+    def fillings_of(self, plan: Plan | None) -> Array | None:
+        """Return the features of a plan's blocks, a row per problem; None if one of them is unknown.
+
+        See `autotune.answers.table.fillings`; the first is the number of blocks.
+        """
+        if plan is None or plan.grid is None:
+            return None
+        form = blocks_of(plan.grid)
+        key = str(form)
+        if key not in self._fillings:
+            try:
+                rows = [fillings(value_of(form, p), self.sm_count) for p in self.problems]
+                self._fillings[key] = np.array(rows)
+            except ValueError:
+                self._fillings[key] = None
+        return self._fillings[key]
 
     def _designs(self, plan: Plan | None) -> dict[int, Array]:
         """Return the terms of the formula, a row per problem, by the number of resident blocks."""
-        if plan is None or plan.grid is None:
+        found = self.fillings_of(plan)
+        if found is None:
             return {}
-        try:
-            form = blocks_of(plan.grid)
-            blocks = [fillings(value_of(form, p), self.sm_count)[0] for p in self.problems]
-        except ValueError:
-            return {}
-        single, double = self._products(self.single), self._products(self.double)
         designs = {}
         for resident in RESIDENT:
-            parts = [double]
+            parts = [self._of_double]
             for slots in self._slots(resident):
-                waves = [-(-count // slots) for count in blocks]
-                parts.append(np.array(waves, float)[:, None] * single)
+                waves = -(-found[:, 0] // slots)
+                parts.append(waves.astype(float)[:, None] * self._of_single)
             designs[resident] = np.hstack(parts)
         return designs
 
