@@ -1,25 +1,24 @@
-"""What a lookup costs, and how good its answers are for sizes that were not tuned.
+"""The cost of a lookup, and the quality of its answers for sizes that were not tuned.
 
-What it costs: importing it, the first answer, a repeated one, and one for a new size. Asked are the shipped records,
-of sgemm for compute capability 9.0. Prints milliseconds and microseconds; fails at nothing.
+The cost: importing it, the first answer, a repeated answer and an answer for a new size, from the shipped records of
+sgemm for compute capability 9.0. Prints milliseconds and microseconds.
 
     python benchmarks/lookup.py
 
-How good its answers are, without a device: each tuned problem of the shipped records is left out, alone and with
-what lies near it; the table is made anew of the others, with the configurations that these would have found, and
-asked for it. The share of the best speed that the answer gets is compared with what was expected. Rows go into
+The quality, without a device: each tuned problem of the shipped records is left out, alone and with its neighbours. The
+table is made again from the other problems and the configurations that these would have found, and answers the problem.
+The share of the best speed that the answer reaches is compared with the expected share. Rows go into
 ``results/lookup.json``.
 
     python benchmarks/lookup.py --left-out
 
-How good its answers are on devices that nobody tuned, without a device too. Of two devices with records each is
-asked as if only the other had some, of the configurations that both measured. Rows go into
-``results/lookup-elsewhere.json``.
+The quality on devices that were not tuned, without a device: of two devices with records, each is answered by the other
+one's record, with the configurations that both measured. Rows go into ``results/lookup-elsewhere.json``.
 
     python benchmarks/lookup.py --elsewhere
 
-And on a device: some of `problem_sizes.UNLISTED` are tuned briefly, by `autotune run`, and lookup's answer
-of the shipped records is raced with the winner. Rows go into ``results/lookup-<device>.json``.
+The quality on a device: `autotune run` tunes some of `problem_sizes.UNLISTED` briefly, and the winner is raced with the
+answer of the shipped records. Rows go into ``results/lookup-<device>.json``.
 
     python benchmarks/lookup.py --unlisted --kernel gemv
 """
@@ -68,20 +67,20 @@ from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem
 
 REPORTS = ROOT / "reports"
-#: Distances within which the neighbours of a problem are left out with it. Below 0: none is.
+#: Distances within which the neighbours of a problem are left out with it; below 0 no neighbour is.
 EMPTIED = (-1, 32)
-#: Of each kernel so many unlisted sizes are tuned, and the budget of all of them together in seconds.
+#: Unlisted sizes of a kernel that are tuned, and their budget in seconds.
 SIZES, BUDGET_S = 4, 20
 TUNED_BRIEFLY = ("sgemm", "gemv", "reduce", "transpose")
 ROUNDS = 50
 #: Share of the answers that must reach what was expected.
 AIM = 0.9
 
-# ---------------------------------------------------------------------- what it costs
+# ---------------------------------------------------------------------- cost
 
 
 def import_ms(statement: str, runs: int) -> float:
-    """Fastest of several new interpreters, from start to end."""
+    """Return the time of a statement in a new interpreter, the shortest of several runs."""
     times = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -168,7 +167,7 @@ def table_of(
     kept: Sequence[int],
     known: Sequence[int],
 ) -> LookupTable:
-    """The table that a record of some entries, configurations and problems of its matrix would make."""
+    """Return the table of a record with some entries, and some configurations and problems of its matrix."""
     matrix = record.portfolio
     times = Portfolio(
         configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
@@ -190,7 +189,7 @@ def table_of(
 
 
 def share_of(record: TunedRecord, plan: Plan, asked: int) -> float | None:
-    """Share of the best known speed that a plan has on a record's device; None if not measured, 0 if not allowed."""
+    """Return a plan's share of the best known speed on a record's device: None if not measured, 0 if not allowed."""
     matrix = record.portfolio
     if plan.configuration not in matrix.configurations:
         return None
@@ -224,7 +223,7 @@ def is_of_matrix(record: TunedRecord, timing: str) -> bool:
     return not ratios or statistics.median(ratios) < 1.2
 
 
-# ---------------------------------------------------------------------- devices that nobody tuned
+# ---------------------------------------------------------------------- devices that were not tuned
 
 
 def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
@@ -246,7 +245,7 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
 
 
 def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
-    """Ask for each shipped record what others say; print and write it."""
+    """Answer each shipped record's problems by the records of other devices; print and write the shares."""
     records = read_all(REPORTS)
     rows: list[dict[str, Any]] = []
     for record, other in itertools.permutations(records, 2):
@@ -264,7 +263,7 @@ def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
     write(out / "lookup-elsewhere.json", {**provenance(), "rows": rows})
 
 
-# ---------------------------------------------------------------------- what expectations are worth
+# ---------------------------------------------------------------------- expectations
 
 
 def judged(expected: float | None, got: float | None) -> dict[str, Any]:
@@ -401,7 +400,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20, help="new interpreters per import")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--left-out", action="store_true", help="how good it is, without a device")
-    what.add_argument("--elsewhere", action="store_true", help="on devices that nobody tuned")
+    what.add_argument("--elsewhere", action="store_true", help="on devices that were not tuned")
     what.add_argument("--unlisted", action="store_true", help="how good it is, on a device")
     parser.add_argument("--kernel", action="append", default=[], help="only this one (repeatable)")
     parser.add_argument(
