@@ -278,3 +278,32 @@ def test_a_change_begins_in_at_most_two_modules() -> None:
         for name in named:
             places = [ROOT / name, PACKAGE / name, ROOT / f"{name}.py", PACKAGE / f"{name}.py"]
             assert any(place.exists() for place in places), f"{change}: {name}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"(?m)^#+ (.+)$", text)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", title).lower() for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_anchors_are_headings(page: Path) -> None:
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)#:\s]*)#([^)\s]+)\)", text)
+    targets = [(page.parent / target if target else page, anchor) for target, anchor in links]
+    assert [
+        (str(target), anchor)
+        for target, anchor in targets
+        if target.suffix == ".md" and anchor not in anchors(target)
+    ] == []
+
+
+HOW_TO = re.search(r"(?s)- How to:\n(.*?)\n  - ", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", re.findall(r": (\S+\.md)", HOW_TO[1] if HOW_TO else ""))
+def test_a_how_to_is_short(name: str) -> None:
+    page = DOCS / name if (DOCS / name).is_file() else ROOT / name
+    assert len(page.read_text(encoding="utf-8").splitlines()) <= 150
