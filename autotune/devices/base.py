@@ -137,7 +137,7 @@ class Convention:
 
 @dataclass(frozen=True)
 class CompiledFunction:
-    """The resources of one compiled kernel function; None where the compiler does not report them."""
+    """The resources of one compiled kernel function; None if the compiler does not report them."""
 
     name: str
     registers: int | None = None
@@ -146,7 +146,7 @@ class CompiledFunction:
     shared_bytes: int | None = None
     #: Name in the binary if it differs: C++ functions are mangled.
     symbol: str = ""
-    #: None where the launch function decides all.
+    #: None if the launch function decides all.
     convention: Convention | None = None
 
 
@@ -215,7 +215,7 @@ class Executor(Protocol):
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> Any:
         """Make a buffer with intact guard bands and undefined contents; MemoryError if there is no room.
 
-        It begins ``offset_bytes`` past a boundary of 256; DeviceError where it cannot, see
+        It begins ``offset_bytes`` past a boundary of 256; DeviceError if it cannot, see
         `Device.is_cuda`.
         """
 
@@ -318,10 +318,10 @@ class Backend(Compiler, Protocol):
         """Return the usable devices, in selector order."""
 
     def why_unavailable(self) -> str:
-        """Return the missing part and the command that installs it; empty where devices are usable."""
+        """Return the missing part and the command that installs it; empty if devices are usable."""
 
     def why_no_energy(self, device: Device) -> str:
-        """Return why the energy of a device cannot be read; empty where it can."""
+        """Return why the energy of a device cannot be read; empty if it can."""
 
     def get_ready(self, device: Device) -> None:
         """Import and compile in this process what `open` and the first checks need, without a context."""

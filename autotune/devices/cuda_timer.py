@@ -1,4 +1,4 @@
-"""Times calls on a CUDA stream, as graphs where they can be captured."""
+"""Times calls on a CUDA stream, as graphs if they can be captured."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Clocks:
-    """The state of the device around a measurement; None where unknown."""
+    """The state of the device around a measurement; None if unknown."""
 
     sm_mhz: int | None = None
     temperature_c: int | None = None
@@ -104,7 +104,7 @@ UNKNOWN_CLOCKS = Clocks()
 
 @dataclass(frozen=True)
 class Power:
-    """The power of the whole board in watts; None where unknown."""
+    """The power of the whole board in watts; None if unknown."""
 
     #: Now, or the mean of the last second: devices differ.
     draw_w: float | None = None

@@ -46,7 +46,7 @@ def _difference(
 
 
 def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the error of each value, infinite where only one side is NaN."""
+    """Return the error of each value, infinite if only one side is NaN."""
     if values.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
         ours, theirs = values.astype(np.uint64), wanted.astype(np.uint64)
         return np.where(values > wanted, ours - theirs, theirs - ours).astype(np.float64)

@@ -126,7 +126,7 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
 
 
 def parameter_count(cubin: bytes, symbol: str) -> int | None:
-    """Return the number of parameters of a function in a cubin; None where the cubin does not say."""
+    """Return the number of parameters of a function in a cubin; None if the cubin does not say."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
     sections = [struct.unpack_from("<I20xQQ", cubin, table + entry_bytes * n) for n in range(count)]
@@ -176,7 +176,7 @@ def _check(status: Any) -> None:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program such as ``nvcc``; empty where it is not found."""
+    """Return the path of a program such as ``nvcc``; empty if it is not found."""
     toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
     places = os.pathsep.join(str(Path(toolkit, "bin")) for toolkit in toolkits if toolkit)
     return which(name) or which(name, path=places) or _packaged(name)

@@ -15,7 +15,7 @@ from autotune.devices.device import Device
 _MAX_BLOCKS = {75: 16, 80: 32, 86: 16, 87: 16, 89: 24, 90: 32, 100: 32, 103: 32, 120: 24, 121: 24}
 #: A multiprocessor has four parts, each with its own registers and scheduler.
 PARTS = 4
-#: Registers are given to warps in pieces of so many.
+#: Registers are allocated to warps in multiples of this number.
 _REGISTER_PIECE = 256
 
 

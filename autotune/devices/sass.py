@@ -140,7 +140,7 @@ class Loop:
 
     at: int
     body: Mix
-    #: By how much its counter changes in one pass; None where it was not found.
+    #: By how much its counter changes in one pass; None if it was not found.
     step: int | None = None
 
 
@@ -156,8 +156,8 @@ class FunctionCode:
     def hottest(self) -> Loop | None:
         """The loop with most arithmetic, then the widest loads.
 
-        None without a loop, and where loops do neither arithmetic nor the widest loads: they are then
-        of edges, beside straight code.
+        None without a loop, or if no loop does arithmetic or the widest loads: the loops then handle
+        edges, and the work is straight code.
         """
 
         def weight(loop: Loop) -> tuple[Any, ...]:
@@ -170,7 +170,7 @@ class FunctionCode:
 
 
 def code_of(text: str, symbol: str) -> FunctionCode | None:
-    """Return the code of a function in nvdisasm's text; None where the function is not in it."""
+    """Return the code of a function in nvdisasm's text; None if the function is not in it."""
     code = instructions_of(text, symbol)
     if not code:
         return None

@@ -162,10 +162,10 @@ class Results:
     kernel: str
     device_name: str
     problem: Problem
-    #: Declared values of each parameter, else those that were measured.
+    #: Declared values of each parameter; if there are none, the measured ones.
     parameters: Mapping[str, tuple[Value, ...]]
     measurements: Sequence[Measurement]
-    #: When each was measured, ISO 8601; empty where not known.
+    #: When each was measured, ISO 8601; empty if not known.
     timestamps: Sequence[str]
 
     def best(self, count: int) -> list[Measurement]:

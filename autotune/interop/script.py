@@ -298,7 +298,7 @@ class _TuneCall:
         for number, rule in enumerate(_listed(self._given.get("restrictions")), 1):
             text = self._over(rule, f"restriction {number}", "", "")
             if used := [name for name in self._parameters if _has_word(text, name)]:
-                doc = repr(f"As Kernel Tuner is told: {text}"[:200])
+                doc = repr(f"Restriction of Kernel Tuner: {text}"[:200])
                 names = {"name": f"restriction_{number}", "parameters": used}
                 rules.append({**names, "reason": doc, "expression": text})
         return rules
@@ -431,7 +431,7 @@ class _TuneCall:
 def _over_parameters(
     text: str, parameters: Mapping[str, Any], known: Mapping[str, Any], holder: str
 ) -> str:
-    """Return an expression in names of the space file; ValueError where it has other names."""
+    """Return an expression in names of the space file; ValueError if it has other names."""
     tree = ast.parse(text.strip(), mode="eval").body
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):

@@ -39,7 +39,7 @@ class Files(Protocol):
     """Access to a person's own files."""
 
     def read(self, file: Path) -> str:
-        """Return the text of a file; `SpecError` where it cannot be read or another user may change it."""
+        """Return the text of a file; `SpecError` if it cannot be read or another user may change it."""
 
     def read_bytes(self, file: Path) -> bytes:
         """Return the content of a file, as `read` does."""
@@ -53,13 +53,13 @@ class Language(Compiler, Protocol):
 
     #: Backends whose devices run its binaries.
     backends: tuple[str, ...]
-    #: Name of the backend that runs its sources on the host, slowly; empty where there is none.
+    #: Name of the backend that runs its sources on the host, slowly; empty if there is none.
     interpreter: str
     #: Parameters that the compiler takes, whatever the source.
     options: frozenset[str]
 
     def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
-        """Return the text that decides the code of functions; `SpecError` where one is missing."""
+        """Return the text that decides the code of functions; `SpecError` if one is missing."""
 
     def symbols(
         self,
@@ -68,11 +68,11 @@ class Language(Compiler, Protocol):
         launches: Sequence[Sequence[Passed]],
         values: Mapping[str, Value],
     ) -> dict[str, str]:
-        """Return what is compiled in, as texts by name; `SpecError` where something is missing.
+        """Return what is compiled in, as texts by name; `SpecError` if something is missing.
 
         ``launches`` are all launches of the function; ``values`` the parameters and problem fields.
         Functions of one configuration are compiled with the symbols of all of them.
         """
 
     def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
-        """Return the threads of a block in a configuration; empty where the launch function decides."""
+        """Return the threads of a block in a configuration; empty if the launch function decides."""

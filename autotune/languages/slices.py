@@ -27,8 +27,8 @@ _MODULE = re.compile(r"^#: module (\S+)$\n", re.MULTILINE)
 _TUNERS = ("autotune", "heuristics")
 #: Stands for every name of a module.
 _ALL = "*"
-#: Texts whose trees are kept, and statements of which is kept what they bind and use: each configuration of a kernel
-#: asks for its source.
+#: Texts whose trees are kept, and statements whose bound and used names are kept, because each configuration of a
+#: kernel needs its source.
 _TREES, _STATEMENTS = 64, 8192
 
 
@@ -46,7 +46,7 @@ class FunctionParameter:
 
 
 def cut(file: Path, functions: Sequence[str], files: Files) -> str:
-    """Return the text of functions with all that they use; `SpecError` where one is not in the file."""
+    """Return the text of functions with all that they use; `SpecError` if one is not in the file."""
     slicer = _Slicer(files)
     module = slicer.module(_dotted(file), file)
     for function in functions:
@@ -232,7 +232,7 @@ class _Slicer:
         return True
 
     def in_order(self, module: _Slice) -> list[_Slice]:
-        """Return a module after those that it needs."""
+        """Return a module after the modules that it needs."""
         done: dict[str, _Slice] = {}
 
         def visit(each: _Slice, path: tuple[_Slice, ...]) -> None:

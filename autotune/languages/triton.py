@@ -152,7 +152,7 @@ def nothing():
 def _compiled_function(
     name: str, made: Any, passed: Sequence[int], reported: Mapping[str, CompiledFunction]
 ) -> CompiledFunction:
-    """Return what a launch has to know of one of Triton's compiled kernels."""
+    """Return the resources and the convention of launches of a kernel that Triton compiled."""
     metadata = made.metadata
     for what in _UNSUPPORTED:
         if getattr(metadata, what, 0):
@@ -176,7 +176,7 @@ def _compiled_function(
 
 
 def _check_passed(function: str, names: Sequence[str], passed: Sequence[str]) -> None:
-    """Raise `SpecError` where a launch passes other arguments than a function takes, as far as names tell."""
+    """Raise `SpecError` if a launch passes other arguments than a function takes, as far as names tell."""
     is_shuffled = sorted(names) == sorted(passed) and list(names) != list(passed)
     if len(names) != len(passed) or is_shuffled:
         raise SpecError(
@@ -215,7 +215,7 @@ def jit_function(source: str, name: str) -> Any:
 
 
 def constants_of(source: str, name: str, defines: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a function's constexpr arguments, defaults aside, and of those that are None."""
+    """Return the values of a function's constexpr arguments without defaults, and of arguments that are None."""
     parameters = slices.function_parameters(source, name)
     known = {each: json.loads(defines[each.name]) for each in parameters if each.name in defines}
     # Symbols of a configuration's other functions may have names of this one's arguments.
@@ -270,7 +270,7 @@ def _compiled(
 def _assembled(
     kernels: Sequence[Any], defines: Mapping[str, str], options: Sequence[str], device: Device
 ) -> bytes:
-    """Return one cubin of compiled kernels, each of which has one of its own."""
+    """Return one cubin that has all compiled kernels."""
     if len(kernels) == 1:
         return bytes(kernels[0].asm["cubin"])
     from triton.backends.compiler import GPUTarget, Language

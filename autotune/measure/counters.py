@@ -17,7 +17,7 @@ class Figure:
     scale: float = 1.0
 
     def text(self, counters: Mapping[str, float]) -> str:
-        """Return its value among counters with the unit; empty where it is not known."""
+        """Return its value among counters with the unit; empty if it is not known."""
         value = counters.get(self.metric)
         return "" if value is None else f"{value * self.scale:.4g} {self.unit}".strip()
 

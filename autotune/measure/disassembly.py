@@ -16,7 +16,7 @@ _TIMEOUT_S = 60.0
 
 
 def disassembler() -> str:
-    """Return the path of nvdisasm; empty where it is not installed. Triton brings one of its own."""
+    """Return the path of nvdisasm; empty if it is not installed. Triton brings one of its own."""
     if found := find_program("nvdisasm"):
         return found
     triton = find_spec("triton")
@@ -27,7 +27,7 @@ def disassembler() -> str:
 
 @lru_cache(64)
 def disassembled(code: bytes) -> str:
-    """Return the SASS of a cubin; raise AutotuneError where it cannot be read."""
+    """Return the SASS of a cubin; raise AutotuneError if it cannot be read."""
     program = disassembler()
     if not program:
         raise AutotuneError(

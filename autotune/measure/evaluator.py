@@ -196,7 +196,7 @@ class DeviceEvaluator:
                     lane.begun.popleft().future.cancel()
 
     def binary(self, configuration: Configuration) -> Binary | None:
-        """Return the binary of a configuration; None where it does not compile."""
+        """Return the binary of a configuration; None if it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
     def _job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
@@ -262,7 +262,7 @@ class DeviceEvaluator:
         return self._idlest() is not None
 
     def _idlest(self) -> _Lane | None:
-        """Return the device with the fewest configurations; None where all have enough."""
+        """Return the device with the fewest configurations; None if all have enough."""
         lane = min(self._lanes, key=lambda lane: len(lane.begun))
         return lane if len(lane.begun) < max(self._per_device, lane.on_the_way) else None
 
@@ -323,7 +323,7 @@ class _Batch:
     def _take(self, configurations: Iterator[Configuration], count: int = 1) -> bool:
         """Submit configurations to the compilers unless they are pruned; return False if there are none.
 
-        They go to `done` once they are compiled, those that are to `ready`. A CPU waits for all.
+        Compiled configurations go to `ready`; the others go to `done` when their compile ends. A CPU waits for all.
         """
         jobs = [(c, self._evaluator.job_or_verdict(c)) for c in islice(configurations, count)]
         stages = [
@@ -346,7 +346,7 @@ class _Batch:
         self.done.put((configuration, future))
 
     def next_done(self) -> _Lane | None:
-        """Wait for a device to finish a configuration; None where a compile ends first."""
+        """Wait for a device to finish a configuration; None if a compile ends first."""
         done = self.done.get()
         if isinstance(done, _Lane):
             return done
@@ -373,7 +373,7 @@ class _Lane:
         self._kernel = kernel
         #: Configurations that were begun and not yielded, in that order.
         self.begun: deque[_Begun] = deque()
-        #: Samples of the best so far, with which others are compared; empty where there is none.
+        #: Samples of the best so far, with which others are compared; empty if there is none.
         self._best_samples_ms: tuple[float, ...] = ()
         self._best_cost = math.inf
         #: The card of these samples; in a fleet another may replace it.

@@ -66,7 +66,7 @@ class CheckResult:
 class Energy:
     """The energy of one call: mean power times time, over a window of calls back to back.
 
-    See docs/timing.md. ``calls`` is 0 where no window was measured. The energy is then a lower bound,
+    See docs/timing.md. ``calls`` is 0 if no window was measured. The energy is then a lower bound,
     from the power of the idle device.
     """
 
@@ -76,7 +76,7 @@ class Energy:
     power_w: float
     calls: int = 0
     window_s: float = 0.0
-    #: Power limit of the device; None where unknown.
+    #: Power limit of the device; None if unknown.
     limit_w: float | None = None
     #: Read at the end of the window, under load.
     clocks: Clocks = UNKNOWN_CLOCKS
@@ -104,23 +104,23 @@ class Measurement:
     clocks: Clocks = UNKNOWN_CLOCKS
     #: Empty in a replay.
     device_uuid: str = ""
-    #: Launching of the samples, ``graph`` or ``stream``; empty where nothing was timed.
+    #: Launching of the samples, ``graph`` or ``stream``; empty if nothing was timed.
     launched_by: str = ""
-    #: None where not measured.
+    #: None if not measured.
     energy: Energy | None = None
     #: The kernel's own metrics by name.
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
-    #: The cost where that is not the median; see `cost`.
+    #: The cost if it is not the median; see `cost`.
     score: float | None = None
 
     @property
     def median_ms(self) -> float | None:
-        """Median of the samples; None where nothing comparable was timed."""
+        """Median of the samples; None if nothing comparable was timed."""
         return median(self.samples_ms) if self.samples_ms and self.status.is_timed else None
 
     @property
     def cost(self) -> float | None:
-        """Number that a search minimises; None where nothing comparable was timed.
+        """Number that a search minimises; None if nothing comparable was timed.
 
         The median, or the cost by an `Objective`.
         """
@@ -135,7 +135,7 @@ class Measurement:
 
     @property
     def max_error(self) -> float | None:
-        """Largest absolute error over outputs and data sets; None where nothing was checked."""
+        """Largest absolute error over outputs and data sets; None if nothing was checked."""
         return max((check.max_error for check in self.checks), default=None)
 
     @property
@@ -173,7 +173,7 @@ class Objective:
 
     @property
     def label(self) -> str:
-        """Name where it must be told; empty for the time, which is meant where nothing is said."""
+        """Name to print; empty for the time, which is the default."""
         return self.name if self.needs_energy else ""
 
     def folder(self, out: Path) -> Path:
@@ -181,7 +181,7 @@ class Objective:
         return Path(f"{out}-{self.name}") if self.needs_energy else out
 
     def of(self, time_ms: float, energy: Energy | None) -> float | None:
-        """Return the cost; None where energy is missing."""
+        """Return the cost; None if energy is missing."""
         if not self.needs_energy:
             return time_ms
         return energy.call_mj * (time_ms if self.name == "edp" else 1.0) if energy else None

@@ -42,12 +42,12 @@ class Counters:
     values: Mapping[str, float]
     #: Metrics that were asked for and that the device does not have.
     absent: tuple[str, ...] = ()
-    #: Why there are no values, with the remedy; empty where there are.
+    #: Why there are no values, with the remedy; empty if there are.
     failure: str = ""
 
 
 def profiler() -> str:
-    """Return the path of ncu; empty where it is not installed."""
+    """Return the path of ncu; empty if it is not installed."""
     return find_program("ncu")
 
 
@@ -105,7 +105,7 @@ def refused(words: str, metrics: Iterable[str]) -> set[str]:
 
 
 def why_none(words: str) -> str:
-    """Return why ncu's log has no counters, with the remedy; empty where it does not say."""
+    """Return why ncu's log has no counters, with the remedy; empty if it does not say."""
     if _PERMISSION in words:
         return f"this user may not read the GPU's counters ({_PERMISSION}): {PERMISSION_REMEDY}"
     errors = [line for line in words.splitlines() if line.startswith("==ERROR==")]

@@ -1,7 +1,7 @@
-"""Times contenders in interleaved rounds, whatever one of them does to launch, context or process.
+"""Times contenders in interleaved rounds, even if one of them fails a launch or ends the process.
 
-One half runs in the worker and takes samples; the other watches it from outside. A contender that
-fails is out with its reason and the others race on. `autotune.run.verdict` names the winner.
+One half runs in the worker and takes samples; the other watches it from outside. A contender that fails
+leaves with its reason, and the others race on. `autotune.run.verdict` names the winner.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ T = TypeVar("T")
 _SINGLE_CALLS = 5
 #: Shortest time of a race that begins again.
 _LEAST_SECONDS = 1.0
-#: Rounds of energy windows, however little time there is: fewer prove no difference.
+#: Least number of rounds of energy windows, even if the time is over: fewer prove no difference.
 _LEAST_WINDOWS = 6
-#: Share of the time for rounds of samples where windows follow, and the longest time of one window
-#: on a device whose counter moves ten times a second.
+#: Share of the time for rounds of samples if windows follow, and the longest time of one window on a device
+#: whose counter moves ten times a second.
 _SAMPLES_SHARE, _WINDOW_S = 0.3, 2.0
 #: Launches of a finalist that are checked after its race, and the seconds in which they begin.
 _FURTHER, FURTHER_S = 64, 0.05
@@ -96,14 +96,14 @@ class ContenderSamples:
 
     #: Milliseconds of each round, taken as `Race.timing` says.
     times_ms: tuple[float, ...] = ()
-    #: Medians of clean calls, and of calls back to back, after the rounds; None where not taken.
+    #: Medians of clean calls, and of calls back to back, after the rounds; None if not taken.
     clean_ms: float | None = None
     hot_ms: float | None = None
     #: One energy window of each energy round.
     energy: tuple[Energy, ...] = ()
     #: Runs on the same data that gave the same bits; 0 where this was not asked.
     identical_runs: int = 0
-    #: Why there are no samples; None where the contender did not fail.
+    #: Why there are no samples; None if the contender did not fail.
     failure: Failure | None = None
 
 
@@ -214,7 +214,7 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
 
 @dataclass(frozen=True)
 class Heat:
-    """The samples of one heat; of failures alone where a contender broke the device context."""
+    """The samples of one heat; only failures if a contender broke the device context."""
 
     samples: tuple[ContenderSamples, ...]
     #: How all contenders were launched; see `autotune.devices.base.Timer`.
@@ -279,7 +279,7 @@ class Entrant:
 
 
 def take(job: Job, contender: Contender) -> Entrant | None:
-    """Get a contender ready to be timed; None where a vendor's call cannot be made.
+    """Get a contender ready to be timed; None if a vendor's call cannot be made.
 
     Workspaces hold another poison than in `verify`: a configuration that relies on one is wrong later.
     """
@@ -376,7 +376,7 @@ class _Attempts:
 
 
 def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns: Turns) -> Heat:
-    """Race in this process; ends where the context is lost."""
+    """Race in this process; end if the context is lost."""
     attempts = _Attempts(turns)
     try:
         heat = _heat(job, contenders, rules, attempts)

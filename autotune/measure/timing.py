@@ -76,7 +76,7 @@ class Timing(StrEnum):
 
     @property
     def remark(self) -> str:
-        """Word to print after a time; empty where it is cold."""
+        """Word to print after a time; empty if it is cold."""
         return "" if self.is_cold else self.caches
 
     @property
@@ -128,7 +128,7 @@ def sample(
     these samples, and more samples of the best prove others slower in fewer launches.
 
     ``take(count)`` returns ``count`` times in milliseconds. ``best_samples_ms`` is empty for the
-    first configuration, and None where there is no search for a best.
+    first configuration, and None if there is no search for a best.
     """
     start = time.perf_counter()
     compares = best_samples_ms is not None and rule.false_stop > 0
@@ -180,7 +180,7 @@ def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> f
     the fewer there are the less. The noise of the device sets the bar, a hiccup in one sample of
     the best does not, and one fast sample is enough to go on: noise makes a launch slower.
 
-    The time is infinite where there are too few samples to prove anything.
+    The time is infinite if there are too few samples to prove anything.
     """
     rank = _rank(count, len(best_samples_ms), false_stop)
     return math.inf if rank is None else (1 + 1 / count) * sorted(best_samples_ms)[rank - 1]
@@ -188,7 +188,7 @@ def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> f
 
 @cache
 def _rank(k: int, n: int, false_stop: float) -> int | None:
-    """Smallest j of `bar_ms`; None where n samples of the best are too few for k."""
+    """Smallest j of `bar_ms`; None if n samples of the best are too few for k."""
     arrangements = math.comb(n + k, k)
     ranks = range(1, n + 1)
     return next((j for j in ranks if math.comb(n + k - j, k) <= false_stop * arrangements), None)
