@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from autotune.run.result import RunResult
     from autotune.store import Row, Store
 
-#: Rows of one problem that a report is made from, and how many of the fastest are among them.
+#: Maximum number of rows of one problem in a report, and the number of the fastest among them.
 _MOST_ROWS, _FASTEST = 10_000, 100
-#: Rows that differ in one of these were not measured alike and never share a figure.
+#: Rows that differ in one of these were measured in different ways and never share a figure.
 _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
 
@@ -31,10 +31,10 @@ class ProblemContent:
     """One problem: its answer and its search."""
 
     problem: Problem
-    #: One per configuration, in the order they were asked for; one that failed in the finals
-    #: carries that failure.
+    #: One trial per configuration, in the order of the search; a failure in the finals replaces
+    #: the result of the search.
     trials: tuple[Measurement, ...] = ()
-    #: The answer, with its finals, from the tuned record; None where nothing was right.
+    #: The tuned entry with its finals, from the record; None without a correct configuration.
     entry: TunedProblem | None = None
 
     @property
@@ -43,19 +43,19 @@ class ProblemContent:
 
     @property
     def best_ms(self) -> float | None:
-        """Smallest median of the search; None where nothing was right."""
+        """Smallest median of the search; None without a correct configuration."""
         times = [trial.median_ms for trial in self.trials if trial.status is Status.OK]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def winner(self) -> Measurement | None:
-        """The trial of the recorded winner; None where it is not among the trials."""
+        """The trial of the recorded winner, or None."""
         wanted = None if self.entry is None else dict(self.entry.configuration)
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
     def status_counts(self) -> dict[Status, int]:
-        """Number of trials that ended in each way, in the order of the statuses."""
+        """Number of trials by status, in the order of the statuses."""
         met = [trial.status for trial in self.trials]
         return {status: met.count(status) for status in Status if status in met}
 
@@ -76,7 +76,7 @@ class ReportContent:
 
     @cached_property
     def free(self) -> frozenset[str]:
-        """Parameters that have a choice: of several values among the valid configurations."""
+        """Parameters with several values among the valid configurations."""
         if self.space is None:
             return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
         return self.space.free
@@ -97,7 +97,7 @@ class ReportContent:
 
     @property
     def entries(self) -> list[TunedProblem]:
-        """The answers."""
+        """The tuned entries."""
         return [problem.entry for problem in self.problems if problem.entry]
 
     @property
@@ -116,7 +116,7 @@ class ReportContent:
 
 
 def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
-    """Return the parameters that have an effect; all where the configuration is of an older space."""
+    """Return the parameters that have an effect; all, if the configuration is of an older space."""
     if space is None or not space.applicability:  # nothing is conditional
         return configuration
     return space.relevant(configuration) if space.declares(configuration) else configuration
@@ -172,7 +172,7 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
 
 
 def rows_of(store: Store, scope: str) -> list[Row]:
-    """Return rows of one scope, oldest first: of many the newest and the fastest."""
+    """Return rows of one scope, oldest first: at most the newest and the fastest."""
     rows = {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
     rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
     return [rows[number] for number in sorted(rows)]
@@ -196,7 +196,7 @@ def from_rows(
 
 
 def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[Row]]:
-    """Return the record's rows that were measured alike, by problem."""
+    """Return the record's rows that were measured in the same way, by problem."""
     by_problem: dict[Problem, list[Row]] = {}
     for row in rows:
         if row.device_name == record.device.name and _is_of(row, record):

@@ -20,7 +20,7 @@ from autotune.tuned.counted import CountedVariant
 from autotune.tuned.record import ContenderResult, RaceResult, TunedProblem
 from autotune.values import Configuration, Problem, Value
 
-#: Number of parameters that are drawn, most important first.
+#: Number of parameters in a figure, most important first.
 DRAWN_PARAMETERS = 12
 #: Limits that are roofs.
 _ROOFS = ("read", "copy", *ARITHMETIC)
@@ -84,7 +84,7 @@ def contender_name(content: ReportContent, race: RaceResult, found: ContenderRes
 
 
 def outcomes(content: ReportContent, problem: ProblemContent) -> Table:
-    """Return the number of trials that ended in each way, with an example of each failure."""
+    """Return the number of trials by status, with an example of each failure."""
     rows = []
     for status, count in problem.status_counts.items():
         those = [trial for trial in problem.trials if trial.status is status]
@@ -281,7 +281,7 @@ def _roof(limit: str, rate: float) -> dict[str, Any]:
 
 
 def _point(entry: TunedProblem, compared: Iterable[str]) -> dict[str, Any]:
-    """Return a winner; ``roof``: the arithmetic that limits it, empty where only memory is known to.
+    """Return a winner; ``roof``: the arithmetic that limits it, empty if only memory is known to limit it.
 
     A winner that was compared with another limit or with none is under its kernel's only roof.
     """

@@ -122,7 +122,7 @@ def _whole(text: str) -> Markup:
 
 
 def _scrolling(table: Table, name: str, anchor: str = "") -> Markup:
-    """Return a table in a box that scrolls where the page is narrower; empty without rows."""
+    """Return a table in a box that scrolls on a narrow page; empty without rows."""
     from markupsafe import Markup
 
     if not table.rows:

@@ -1,4 +1,4 @@
-"""Progress of runs: a line each on a terminal or in a notebook, now and then a line in logs."""
+"""Progress of runs: one line on a terminal or in a notebook, a line every half minute in a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune.run.request import Request
 from autotune.search.session import Event, Listener, Measured, SearchStarted, ignore
 from autotune.values import Problem
 
-#: Seconds between two lines of a log: a run of a day writes a few thousand.
+#: Seconds between two lines of a log: a day has 2,880 lines.
 _LINE_S = 30.0
 #: Seconds between two updates of a notebook's cell.
 _CELL_S = 0.3
@@ -42,7 +42,7 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 class _SearchProgress:
     """The progress of one problem's search."""
 
-    #: Configurations with a row, those from the store included, and how many of them failed.
+    #: Measured or remembered configurations, and the failures among them.
     tried: int = 0
     failed: int = 0
     #: The number of configurations to try; None without such a budget.
@@ -93,7 +93,7 @@ class RunStatus:
 def _count(search: _SearchProgress, event: Measured) -> None:
     search.tried += 1
     status = event.measurement.status
-    # What needs more than the device has is no failure of the kernel.
+    # A configuration that exceeds the device's resources is not a failure of the kernel.
     search.failed += not (status.is_timed or status is Status.PRUNED)
     search.seconds_left = event.seconds_left
     if status is Status.OK:

@@ -24,7 +24,7 @@ from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.tuned.writing import Choice, Merged, MergedProblem, accepted, by_rule, update
 from autotune.values import Configuration, Problem
 
-#: Folder of experiments below that of a run's files: no lookup reads so deep.
+#: Folder of experiments below the folder of a run's files, where no lookup reads.
 EXPERIMENTS = "experiments"
 
 
@@ -34,12 +34,12 @@ class Published:
 
     #: The record of this run merged with what was there.
     record: TunedRecord
-    #: What became of each newly tuned problem.
+    #: The outcome of each newly tuned problem.
     outcomes: Sequence[MergedProblem]
     json_file: Path
     header_file: Path
     markdown_file: Path
-    #: None where plotly is not installed.
+    #: None if plotly is not installed.
     html_file: Path | None
 
 
@@ -78,7 +78,7 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
     if request.is_experiment:
         merged = update(out := out / EXPERIMENTS, record, alone=True)
     else:
-        # What lookup answers with by default is tuned for time.
+        # By default lookup reads records tuned for time.
         mine = [Path(user_folder(request.kernel.project))] if record.objective == TIME else []
         for directory in (*mine, *others):
             amend(directory, record, choose)
@@ -117,7 +117,7 @@ def _choice(run: RunResult) -> Choice:
 
 
 def _content_of(run: RunResult, record: TunedRecord) -> ReportContent:
-    """Return what `report_recorded` would show now; of an experiment its own search."""
+    """Return the content that `report_recorded` would show now; for an experiment its own search."""
     request = run.request
     if request.is_experiment:
         return from_run(run, record)
@@ -159,7 +159,7 @@ def report_recorded(
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
-    """Return the space as it is declared now; None where the device or the kernel is not here.
+    """Return the space as it is declared now; None if the device or the kernel is not here.
 
     Neither where the kernel of that name is another, with a warning.
     """

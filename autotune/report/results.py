@@ -20,10 +20,10 @@ from autotune.tuned.record import TIME, RaceResult, TunedProblem
 from autotune.values import Problem
 
 MANY_PARAMETERS = 8
-#: Number of columns that a page has room for.
+#: Maximum number of columns of a table.
 _SIDE_BY_SIDE = 16
 
-#: Number of the portfolio's best configurations that are shown.
+#: Maximum number of configurations of the portfolio in a table.
 PORTFOLIO_ROWS = 8
 
 
@@ -185,7 +185,7 @@ def _kinds(expected: Expected) -> str:
 
 
 def _rate_text(entry: TunedProblem) -> str:
-    """Return the rate of the binding limit's kind; both rates where no limit is known."""
+    """Return the rate of the binding limit's kind; both rates if no limit is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
     if entry.limit_name in ARITHMETIC:
@@ -263,7 +263,7 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     return reasons
 
 
-# ---------------------------------------------------------------------- how it was measured
+# ---------------------------------------------------------------------- provenance
 
 
 def verification(content: ReportContent) -> Table:
@@ -299,7 +299,7 @@ def _determinism(entry: TunedProblem) -> str:
 
 
 def provenance(content: ReportContent) -> Table:
-    """Return device, versions and settings: all that is needed to measure again."""
+    """Return device, versions and settings, which a repeated measurement needs."""
     device, about = content.record.device, content.record.provenance
     entries = content.entries
     origins = [entry.origin for entry in entries]

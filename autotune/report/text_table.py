@@ -35,7 +35,7 @@ class Table:
         wide: str = "",
         strong: Iterable[int] = (),
     ) -> Table:
-        """Return a table of rows; a value that is missing is a dash, a column without any is left out.
+        """Return a table of rows; a missing value is a dash, an empty column is left out.
 
         The first column and those in ``words`` are text; all others are numbers.
         """

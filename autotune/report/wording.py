@@ -23,7 +23,7 @@ _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
     r"|(?<![\w/.])(?:file:)?/+(?:[\w.+@~%-]+/+)+(?P<last>[\w.+@~%-]*)"
 )
-#: Whatever could begin markup in Markdown as GitHub reads it: emphasis, code, links, bare
+#: Characters that could begin markup in GitHub's Markdown: emphasis, code, links, bare
 #: addresses, HTML, table cells, mathematics.
 _MARKUP = re.compile(
     r"[\\`*{}\[\]<>#|~$@!&^]|:(?=//)|(?<=mailto):|(?<=xmpp):|(?<=www)\."
@@ -76,7 +76,7 @@ def ratio(value: float, bounds: tuple[float, float] | None = None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent to tenths; 0 and 100 only where they are exact."""
+    """Return a share in percent to tenths; 0 and 100 only if they are exact."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -97,7 +97,7 @@ def arithmetic(gflop_per_s: float) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes with its unit; a dash where it is unknown."""
+    """Return a number of bytes with its unit; a dash if it is unknown."""
     if count is None:
         return NONE
     if count < 10240:
@@ -109,7 +109,7 @@ def size(count: int | None) -> str:
 
 
 def count(value: int | None) -> str:
-    """Return a number of things; a dash where it is unknown."""
+    """Return a number of things; a dash if it is unknown."""
     return NONE if value is None else f"{value:,}".replace(",", "\u202f")
 
 

@@ -38,13 +38,13 @@ from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
 
-#: Names one start of this machine's system.
+#: Identifier of this boot of the machine.
 _BOOT = "/proc/sys/kernel/random/boot_id"
-#: Most rows that wait; a process that is killed loses these.
+#: Maximum number of rows that wait; a killed process loses them.
 WAITING = 32
-#: Rows and attempts of these seconds share a transaction, unless half of the rows that may wait are there.
+#: Rows and attempts within this time share a transaction, unless half of the maximum wait.
 _GATHER_S = 0.05
-#: Configurations that one statement names.
+#: Maximum number of configurations in one statement.
 _AT_ONCE = 500
 
 _table = measurements.c
@@ -88,7 +88,7 @@ class Store(Database):
     def open_attempts(
         self, run_id: int, scope: Scope, configurations: Iterable[Configuration]
     ) -> None:
-        """Note that these configurations are being tried."""
+        """Open attempts: these configurations are being tried."""
         self.add_many(run_id, scope, (), configurations)
 
     def interrupted_attempts(self, scope: Scope) -> dict[Configuration, int]:
@@ -259,7 +259,7 @@ class Store(Database):
         return Row(**{**found, "problem": problem, "measurement": measurement, "seed": seed})
 
     def decoded(self, number: int, text: str, kind: type[Value]) -> Value:
-        """Return a value of a row; raise StoreError where it is damaged."""
+        """Return a value of a row; raise StoreError if it is damaged."""
         try:
             return decode(text, kind)
         except ValueError as error:
@@ -359,7 +359,7 @@ class Appender:
         self._store, self._run_id, self._scope = store, run_id, scope
         self._changed = Condition()
         self._waiting: list[Measurement] = []
-        #: Configurations that are tried and not in the store.
+        #: Attempts that are not in the store yet.
         self._tried: dict[Configuration, None] = {}
         self._error: AutotuneError | None = None
         self._is_over = False
@@ -411,7 +411,7 @@ class Appender:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join()
-        # Once more, where that failed: the lock that another process had may be free again.
+        # Try once more after a failure: another process may have released its lock.
         self._store.add_many(self._run_id, self._scope, self._waiting)
 
 
@@ -453,7 +453,7 @@ def _chosen(
 
 
 def identity(pid: int) -> str:
-    """Return a name of a running process that no other process ever has; empty where it is gone."""
+    """Return a name of a running process that no other process ever has; empty if it is gone."""
     # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
     about = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(about) < 20 or about[0] in "ZX":

@@ -45,12 +45,12 @@ class Address:
     """One parsed address. Printing it shows no password and no URL options."""
 
     url: sa.URL
-    #: Longest wait for another process's lock.
+    #: Maximum wait for another process's lock.
     wait_s: float
 
     @classmethod
     def parse(cls, url: str | Path, wait_s: float) -> Address:
-        """Read the address of a file or a server; raise StoreError where it is neither."""
+        """Read the address of a file or a server; raise StoreError if it is neither."""
         text = os.fspath(url)
         if isinstance(url, Path) or "://" not in text:
             return cls(_file(text), wait_s)
@@ -76,7 +76,7 @@ class Address:
 
     @property
     def holds_secret(self) -> bool:
-        """Return whether it has a password."""
+        """Return whether the address has a password."""
         return any(self._secrets)
 
     @property
@@ -118,7 +118,7 @@ class Address:
                 f"results store {path}: its folder cannot be made or entered ({error.strerror}); "
                 "change its permissions, or name another file by AUTOTUNE_STORE"
             ) from None
-        # isolation_level None: transactions begin where `_begin` says so, and nowhere else.
+        # isolation_level None: only `_begin` begins transactions.
         options = {"timeout": self.wait_s, "isolation_level": None}
         engine = sa.create_engine(self.url, connect_args=options)
         _on_connect(engine, "PRAGMA foreign_keys=ON", "PRAGMA synchronous=NORMAL")

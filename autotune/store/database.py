@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from autotune.errors import StoreError
 from autotune.store.connection import NO_TRANSACTION, WRITES, Address, explained
 
-#: Longest wait for another process's lock; a write takes a millisecond.
+#: Maximum wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0
 
 #: Raised whenever a table changes; `prepare` refuses any other.
@@ -123,7 +123,7 @@ class Database:
 
     @classmethod
     def open(cls, url: str | Path, *, wait_s: float = WAIT_S, must_exist: bool = False) -> Self:
-        """Open the store of a SQLite file or ``postgresql://`` URL; make it where there is none."""
+        """Open the store of a SQLite file or ``postgresql://`` URL; make a missing file or tables."""
         address = Address.parse(url, wait_s)
         if must_exist and address.path and not address.path.exists():
             raise StoreError(f"results store {address}: there is no such file")

@@ -48,7 +48,7 @@ class Scope:
     arguments: str
     #: See `autotune.measure.timing.Timing`.
     timing: str
-    #: Architecture, for example ``sm_90``; empty where the caller does not say.
+    #: Architecture, for example ``sm_90``; may be empty.
     arch: str = ""
 
     @cached_property
@@ -88,7 +88,7 @@ class PastRun(RunInfo):
 
     @property
     def seconds(self) -> float | None:
-        """Return its duration; None where it did not end in good order."""
+        """Return its duration; None if it did not end in good order."""
         if self.finished is None:
             return None
         ended = datetime.fromisoformat(self.finished)
@@ -135,7 +135,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str, kind: type[Value]) -> Value:
-    """Read the text that `encode` made of a value of this kind; raise ValueError where it is damaged."""
+    """Read the text that `encode` made of a value of this kind; raise ValueError if it is damaged."""
     decoder = _decoder(cast(Any, kind))
     try:
         if "\\ud" not in text:

@@ -29,9 +29,9 @@ from autotune.store.rows import Scope, SizeTimes
 
 #: Seconds between two merges into the server while a run lasts.
 PUSH_S = 5.0
-#: Longest wait for the last merge, and where the run was interrupted or failed.
+#: Maximum wait for the last merge; and the same after an interruption or a failure.
 _LAST_PUSH_S, _BROKEN_OFF_S = 60.0, 1.0
-#: Rows of one transaction.
+#: Maximum number of rows of one transaction.
 BATCH = 1000
 _MERGE_LOCK = 0x6D657267  # two merges at once would both find a row missing
 #: Columns that make a run the same; ``state`` and ``finished`` change while it lasts.
@@ -162,7 +162,7 @@ class _Merge:
 def _alike(
     connection: sa.Connection, table: sa.Table, rows: Iterable[Mapping[Any, Any]]
 ) -> Iterator[sa.RowMapping]:
-    """Yield the rows of the same scopes, and of the same configurations where the table has them."""
+    """Yield the rows of the same scopes, and of the same configurations if the table has them."""
     by_scope = defaultdict(set)
     for row in rows:
         by_scope[row["scope_id"]].add(row.get("configuration"))
