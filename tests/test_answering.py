@@ -123,6 +123,7 @@ def test_a_matrix_has_the_newest_times_and_leaves_out_empty_sizes() -> None:
     assert portfolio.median_ms == ((1.0, 3.0), (4.0, None), (5.0, None))
 
 
+@pytest.mark.slow
 def test_sizes_share_the_binaries_of_their_category() -> None:
     """A language compiles one for each kind of size."""
     device = read(H200 / "sgemm.json").device.planned_for()
