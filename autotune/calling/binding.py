@@ -42,7 +42,7 @@ class ResolvedCall:
     arguments: Mapping[str, Argument]
     #: By name; an input of no elements is left out and gets no memory.
     arrays: Mapping[str, ArrayArgument]
-    #: By name, as the call function gave them; what it left out is as declared.
+    #: By name, as the call function gave them; others have their declared values.
     scalars: Mapping[str, Any]
     #: Position of the float of the call behind each scalar that the call function passes on unchanged.
     passed_on: Mapping[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class ResolvedCall:
         return {name: value for name, value in self.scalars.items() if isinstance(value, whole)}
 
     def memory_of(self, name: str) -> Operand:
-        """Return the operand of an argument; where a flat one is declared, its memory as a vector."""
+        """Return the operand of an argument; its memory as a vector if the declared argument is flat."""
         operand = self.arrays[name].operand
         is_flat = operand.shape != self.arguments[name].shape
         return operand.memory if is_flat else operand

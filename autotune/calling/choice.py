@@ -209,7 +209,7 @@ class ChosenCall:
 
     @property
     def key(self) -> object:
-        """Return what calls have in common that one tuning serves."""
+        """Return the key of calls that share one tuning."""
         kernel, scalars = self.resolved.kernel, tuple(self.resolved.compiled_scalars.items())
         where = self.device.selector, kernel.project.id, kernel.name, kernel.file
         return (*where, self.resolved.problem, self.deterministic, scalars)

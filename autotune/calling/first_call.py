@@ -1,6 +1,6 @@
-"""Decides which calls tune their size, and lets one size of a process at a time be tuned.
+"""Decides which calls tune their size, one size of a process at a time.
 
-Where anything is in the way, a call gets the answer that it would get without this.
+If tuning fails, a call gets the answer that it would get without tuning.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from autotune.tuned.merged import FIRST_CALL
 
 OFF, BACKGROUND = "off", "background"
 MODES = (FIRST_CALL, BACKGROUND, OFF)
-#: The variable that says how calls tune which nothing else says it for.
+#: Environment variable with the default mode of tuning on first call.
 VARIABLE = "AUTOTUNE_TUNE"
-#: Problems that a process remembers not to tune again.
+#: Settled problems that a process remembers.
 _MOST_SETTLED = 4096
 #: Wait at the end of a process for a thread that tunes.
 _LAST_WAIT_S = 5.0
@@ -36,19 +36,19 @@ _log = logging.getLogger("autotune")
 
 @dataclass(frozen=True)
 class Tuning:
-    """The way first calls are tuned: one of `MODES`, and the seconds that measuring may take."""
+    """How first calls tune: a mode of `MODES`, and the longest time to measure a size."""
 
     mode: str
     seconds: float
 
     @property
     def in_background(self) -> bool:
-        """Return whether calls do not wait for it."""
+        """Return whether calls go on while their size is tuned."""
         return self.mode == BACKGROUND
 
 
 def tuning(mode: str, budget: str | float = 1.0, name: str = "tune") -> Tuning:
-    """Return how to tune, as a program or a variable called ``name`` says."""
+    """Return how to tune; ``name`` is the argument or variable that gives the mode."""
     if mode not in MODES:
         raise UsageError(unknown(name, str(mode), MODES))
     text = budget.strip().removesuffix("s") if isinstance(budget, str) else budget
@@ -61,13 +61,13 @@ def tuning(mode: str, budget: str | float = 1.0, name: str = "tune") -> Tuning:
     return Tuning(mode, seconds)
 
 
-#: What open blocks of `tuned_on_first_call` say, in any thread.
+#: Open blocks of `tuned_on_first_call`, of all threads.
 _blocks: list[Tuning] = []
 
 
 @contextmanager
 def tuned_on_first_call(budget: str | float = "1s", *, background: bool = False) -> Iterator[None]:
-    """Tune the first call of each size that the process makes in this block, in whatever thread.
+    """Tune the first call of each size that the process makes in this block, in any thread.
 
     It holds for all kernels that were loaded without ``tune``, those of `autotune.linalg` and
     `autotune.torch_ops` among them.
@@ -93,9 +93,9 @@ def tuned_on_first_call(budget: str | float = "1s", *, background: bool = False)
 
 
 def wanted(own: Tuning | None, deterministic: bool) -> Tuning | None:
-    """Return how a call is tuned: as its kernel, the innermost block or the variable says; None: not.
+    """Return how a call tunes, by its kernel, the innermost block or the variable; None if it does not.
 
-    What switches in the background gives other bits from then on, so it is not for ``deterministic``.
+    A switch in the background changes bits, so a ``deterministic`` call does not tune there.
     """
     found = own or (_blocks[-1] if _blocks else None)
     if found is None and (mode := os.environ.get(VARIABLE)):
@@ -109,7 +109,7 @@ def wanted(own: Tuning | None, deterministic: bool) -> Tuning | None:
 
 #: Held while a size is tuned.
 _turn = threading.Lock()
-#: Held to claim a problem: those that are being tuned, and those that were.
+#: Held to claim a problem. Then the problems that are being tuned, and those that were.
 _claims = threading.Lock()
 _running: set[object] = set()
 _settled: set[object] = set()
@@ -130,7 +130,7 @@ def is_busy() -> bool:
 def tune(call: ChosenCall, how: Tuning) -> bool:
     """Tune the size of a call; return whether its answer is settled, so that the call may be kept.
 
-    It is not while it is tuned, by another thread or in the background, and within a capture.
+    The answer is not settled while another thread tunes the size, and within a capture.
     """
     from autotune.calling.trial import SizeTrial
 
@@ -147,10 +147,10 @@ def tune(call: ChosenCall, how: Tuning) -> bool:
 def in_turn(
     key: object, name: str, begin: Callable[[], Callable[[], str]], in_background: bool
 ) -> bool:
-    """Tune what a call needs, once in a process; return whether that is settled.
+    """Tune a call once in a process; return whether its answer is settled.
 
-    ``begin`` is called here, where the caller's arrays are, and what it returns in a thread; that returns
-    what a person should know.
+    ``begin`` runs in the caller's thread, where the arrays are. It returns a function that runs in a thread
+    of its own, and returns a message for a person, or "".
     """
     with _claims:
         if key in _settled:
@@ -158,7 +158,7 @@ def in_turn(
         if key in _running:
             return False
         _running.add(key)
-    # While another size has its turn, a call waits if it would wait for its own.
+    # A call that would wait for its own size also waits while another size is tuned.
     if not _turn.acquire(blocking=not in_background):
         _running.discard(key)
         return False
@@ -181,14 +181,14 @@ def _run(key: object, name: str, work: Callable[[], str]) -> None:
     message = "it was interrupted"
     try:
         message = work()
-    except Exception as error:  # whatever it is, the call works without
+    except Exception as error:  # the call works without tuning
         message = f"{type(error).__name__}: {error}"
     finally:
         _end(key, name, message)
 
 
 def _end(key: object, name: str, problem: str) -> None:
-    """Let the next size have its turn; say in one line what was in the way, if anything was."""
+    """Let the next size be tuned; log a problem in one line."""
     if problem:
         line = " ".join(problem.split())
         _log.warning("autotune: first call of %s: %.400s", name, line)
@@ -200,7 +200,7 @@ def _end(key: object, name: str, problem: str) -> None:
 
 
 def forget() -> None:
-    """Let sizes be tuned again that were, in this process."""
+    """Forget which sizes this process tuned."""
     _settled.clear()
 
 

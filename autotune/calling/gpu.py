@@ -1,7 +1,7 @@
 """Launch on the caller's device arrays and stream, with only the driver in between.
 
-A `GpuCall` serves arrays that lie in one way. It decides everything when it is made, so that each
-call only writes addresses and launches.
+A `GpuCall` serves arrays of one layout. It decides everything when it is made, so that a call only
+writes addresses and launches.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
 from autotune.kernel.spec import Fill, Launch
 
-#: CU_STREAM_PER_THREAD of the driver API: the default stream of whichever thread says so.
+#: CU_STREAM_PER_THREAD of the driver API: the default stream of the calling thread.
 _PER_THREAD = 2
 #: CUresult: this thread has no context yet.
 _NO_CONTEXT = 201
@@ -48,7 +48,7 @@ _BOUNDARY = 256
 # ---------------------------------------------------------------------- parameters
 
 
-#: Bytes of a changing parameter, the largest of which are addresses and 64-bit numbers.
+#: Bytes of a changing parameter: an address or a number of at most 64 bits.
 _SLOT = 8
 
 
@@ -65,7 +65,7 @@ class _Parameter:
 _CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
 _CODES_OF_INTEGERS = {"int32": "i4x", "int64": "q"}
 
-#: Enqueues one step: of all addresses and numbers that a call has, on a stream, by functions.
+#: Enqueues a step, given the addresses and numbers of a call, a stream, and handles of functions.
 Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]
 
 
@@ -143,14 +143,14 @@ class _Copy:
 
 
 class GpuCall:
-    """A call on arrays that lie in one way, on one device.
+    """A call on arrays of one layout, on one device.
 
     Parameters
     ----------
     resolved : ResolvedCall
-        Its operands name their sources by position among the values of the call.
+        The sources of its operands are positions among the values of the call.
     loaded : LoadedPlan
-        Where its functions are.
+        The compiled plan, with modules on the device.
     values : sequence
         Values of the first call; later calls have values of the same kind.
     libraries : sequence
@@ -159,7 +159,7 @@ class GpuCall:
     Attributes
     ----------
     is_by_value : bool
-        Whether it holds for exactly these floats, since they decide what is launched.
+        Whether the call holds for these floats alone, as they decide more than the scalars of a launch.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class GpuCall:
         self._stream_of = self._library.stream_asker()
         self._runtime = cupy().cuda.runtime
         self._several = self._runtime.getDeviceCount() > 1
-        #: Indices from here on are of what a call adds to the pointers of its values.
+        #: Indices from here on are of new arrays, copies, workspaces and views.
         self._count = len(values)
         self._made: list[NewArray] = []
         self._copies: list[_Copy] = []
@@ -194,7 +194,7 @@ class GpuCall:
             self._library.maker(new.shape, new.dtype, self._index) for new in self._made
         ]
         self._results = [self._result(operand) for operand in resolved.results]
-        #: The value that is the result, where that is one and not new.
+        #: Position of the value that is the result; None for several results or new ones.
         self._only = next(
             (number for is_new, number in self._results if not is_new and len(self._results) == 1),
             None,
@@ -227,7 +227,7 @@ class GpuCall:
 
     @property
     def shortest(self) -> Callable[[Sequence[Any], list[Any]], Any]:
-        """The shortest function that does the same: for one launch into a passed array."""
+        """Return the shortest function that does the same; shorter than the call for one launch into a passed array."""
         is_short = self._is_direct and not (self._has_state or self._several or self._derived)
         if not (is_short and len(self._steps) == 1 and self._only is not None):
             return self
@@ -256,7 +256,7 @@ class GpuCall:
     # ------------------------------------------------------------------ laying out
 
     def _laid_out(self, resolved: ResolvedCall) -> list[Step]:
-        """Return the steps, and note what they need besides the values."""
+        """Return the steps; note new arrays, copies, workspaces and views that they need."""
         plan = self._loaded.plan
         arrays = {**plan.arguments, **plan.scratch}
         places = self._places(resolved, plan)

@@ -35,7 +35,7 @@ class EmptyCall:
 
 
 class HostCall:
-    """A call on host arrays that lie in one way; see `autotune.calling.gpu.GpuCall`."""
+    """A call on host arrays of one layout; see `autotune.calling.gpu.GpuCall`."""
 
     def __init__(self, resolved: ResolvedCall, plan: LaunchPlan, arguments: CallArguments) -> None:
         self._resolved, self._plan = resolved, plan

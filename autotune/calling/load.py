@@ -105,7 +105,7 @@ class TunedKernel:
     passed: one output as itself, several as a tuple, in the library of the first array.
 
     Calls from several threads, on several streams and in captured graphs may run at the same time.
-    What a captured call needs lives as long as the graph, or longer.
+    The memory and modules of a captured call live as long as the graph, or longer.
 
     Attributes
     ----------
@@ -140,12 +140,12 @@ class TunedKernel:
         Parameters
         ----------
         *args, **named
-            What the space file's ``call`` function takes: arrays and numbers.
+            Arrays and numbers, as the space file's ``call`` function takes them.
 
         Returns
         -------
         array or tuple of array
-            The outputs: those that were passed, others new.
+            The outputs: passed arrays, and new ones in place of those left out.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class TunedKernel:
         return CallArguments(values, tuple(named), libraries, operands, index)
 
     def _resolved(self, arguments: CallArguments) -> ResolvedCall | NothingToDo:
-        """Return what the call is; refuse host arrays mixed with device arrays."""
+        """Return the call bound to a problem; refuse host arrays mixed with device arrays."""
 
         def expected_ms(call: ResolvedCall) -> float | None:
             device = _device(arguments.index, call.kernel)

@@ -64,7 +64,7 @@ class LoadedPlan:
         """Return the module for a place: a stream, or a stream and a capture."""
         binary = self.plan.binary
         key = self.index, binary.key, place if self.plan.exclusive else None
-        # Of two threads that load for one stream, both launch what was kept.
+        # If two threads load for one stream, both launch the module that was kept.
         return _modules.get(key) or _modules.setdefault(key, LoadedModule(binary))
 
     def functions(self, place: object) -> tuple[int, ...]:

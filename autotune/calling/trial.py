@@ -1,6 +1,6 @@
-"""Tunes one size: the records' most promising configurations, on copies of the arrays of a call.
+"""Tunes a size in the caller's process: the most promising recorded configurations, on copies of a call's arrays.
 
-It has memory, modules and a queue of its own, in the caller's process.
+It has memory, modules and a queue of its own.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from autotune.values import Configuration
 
 T = TypeVar("T")
 
-#: Configurations that are tried at most, the default among them.
+#: Most configurations to try, with the default.
 MOST = 8
-#: Longest wait for their binaries.
+#: Longest wait for binaries.
 COMPILE_S = 3.0
-#: Samples of each configuration at most, taken in turns.
+#: Most samples of each configuration; the configurations take turns.
 ROUNDS = 5
 #: Results may differ by this many times the bound for data of both signs: partial sums of data of one
 #: sign are large. A product over k = 8192 that lacks one term differs by three times as much.
 _LOOSER = 4.0
-#: The records' answer stays unless another configuration is faster by more than this factor.
+#: Another configuration replaces the records' answer if it is faster by more than this factor.
 _WORTHWHILE = 1.01
 
 _log = logging.getLogger("autotune")
@@ -76,7 +76,7 @@ class _Copies:
     def __init__(self, call: ChosenCall) -> None:
         self.call, self.arguments = call, call.resolved.arguments
         arrays = {n: a for n, a in self.arguments.items() if a.kind not in ("scalar", "constant")}
-        #: Copies that nothing else keeps.
+        #: Copies that would otherwise be freed.
         self._temporary: list[Any] = []
         given = self._given()
         offsets = {n: at % ALIGNMENT for n, at in given.items() if isinstance(at, int)}
@@ -85,7 +85,7 @@ class _Copies:
         with self.entered():
             self.executor = backend(call.device.backend).open(call.device)
             self.executor.skip_calibration()
-            #: What launches read and write; and `InOut` arguments as the caller passed them.
+            #: Arguments of launches; and `InOut` arguments as the caller passed them.
             self.buffers, self.pristine = (
                 {
                     n: self.executor.allocate(max(1, a.nbytes), offsets.get(n, 0))
@@ -120,7 +120,7 @@ class _Copies:
         return given
 
     def _fill(self, targets: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Copy what the call reads; on a device in order with its stream, so that it may go on at once."""
+        """Copy the arrays that the call reads; on a device in order with its stream, so that the call may go on."""
         on_host = {n: array for n, array in given.items() if not isinstance(array, int)}
         for name in targets.keys() & on_host.keys():
             self.executor.write(targets[name], np.ascontiguousarray(on_host[name]))
@@ -136,7 +136,7 @@ class _Copies:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Make device, stream and memory this thread's for a while."""
+        """Make device, stream and memory those of this thread within a block."""
         if self._pool is None:
             yield
             return
@@ -216,7 +216,7 @@ class _Candidate:
 
 
 class _Agreement:
-    """Candidates that agree on the outputs: those of the first of them are the expected ones."""
+    """Candidates that agree on the outputs; the outputs of the first one are expected of the others."""
 
     def __init__(self, copies: _Copies, first: _Candidate) -> None:
         self.members = [first]
@@ -243,9 +243,9 @@ class _Agreement:
         return Comparison(buffer, dtype, expected, count, bound)
 
     def has(self) -> bool:
-        """Return whether the outputs that were just computed are the expected ones."""
+        """Return whether the latest outputs are the expected ones."""
         differences, _, _ = self._executor.inspect(self._comparisons)
-        return all(each.first_wrong is None for each in differences)
+        return all(difference.first_wrong is None for difference in differences)
 
 
 class _Spent(Exception):
@@ -253,13 +253,13 @@ class _Spent(Exception):
 
 
 class _Allowance:
-    """The time for measuring. A step begins only if one as long as the longest before still fits."""
+    """The time for measuring. A step begins only if the longest step so far would still fit."""
 
     def __init__(self, seconds: float, is_ending: Callable[[], bool]) -> None:
         self._end, self._is_ending, self._longest = clock() + seconds, is_ending, 0.0
 
     def spend(self, step: Callable[[], T]) -> T:
-        """Take a step; `_Spent` if there is no time for it."""
+        """Take a step; raise `_Spent` if there is no time for it."""
         begun = clock()
         if self._is_ending() or begun + self._longest > self._end:
             raise _Spent
@@ -284,7 +284,7 @@ class SizeTrial:
         self._wrong: dict[Configuration, str] = {}
 
     def run(self) -> str:
-        """Tune, and keep the fastest; return what a person should know, or "" if all went well."""
+        """Tune, and record the fastest; return a message for a person, or "" if all went well."""
         try:
             binaries = self._compiled(self._candidates())
             if len(binaries) < 2:
@@ -309,20 +309,20 @@ class SizeTrial:
             project=kernel.project,
             **problem,
         )
-        every = [call.choice.configuration, *(Configuration(dict(each)) for each in found)]
-        every = [*dict.fromkeys(every)][: MOST - 1]
+        listed = [call.choice.configuration, *(Configuration(dict(values)) for values in found)]
+        listed = [*dict.fromkeys(listed)][: MOST - 1]
         fields = {**kernel.layout, **problem}
         return [
-            each
-            for each in dict.fromkeys([*every, kernel.default()])
-            if self._table.plan_of(each, fields, call.deterministic)
-            and is_member(kernel, each, call.device)
-            and kernel.allows(each, problem)
-            and (not call.deterministic or kernel.is_deterministic(each, problem))
+            configuration
+            for configuration in dict.fromkeys([*listed, kernel.default()])
+            if self._table.plan_of(configuration, fields, call.deterministic)
+            and is_member(kernel, configuration, call.device)
+            and kernel.allows(configuration, problem)
+            and (not call.deterministic or kernel.is_deterministic(configuration, problem))
         ]
 
     def _compiled(self, configurations: Sequence[Configuration]) -> dict[Configuration, Binary]:
-        """Return the binaries that are there in time; the others go to the cache for later calls."""
+        """Return the binaries that are ready in time; the others go to the cache for later calls."""
         resolved, device = self.call.resolved, self.call.device
         kernel, given = resolved.kernel, resolved.compiled_scalars
 
@@ -333,21 +333,21 @@ class SizeTrial:
         threads = usable_cores() if device.is_cuda and not kernel.language else 1
         pool = ThreadPoolExecutor(threads, "autotune-compile")
         try:
-            futures = {each: pool.submit(compiled, each) for each in configurations}
+            futures = {c: pool.submit(compiled, c) for c in configurations}
             done, _ = wait(futures.values(), COMPILE_S)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-        ended = {each: future for each, future in futures.items() if future in done}
+        ended = {c: future for c, future in futures.items() if future in done}
         return {
-            each: binary
-            for each, future in ended.items()
+            c: binary
+            for c, future in ended.items()
             if future.exception() is None and (binary := future.result().binary)
         }
 
     def _measured(
         self, binaries: Mapping[Configuration, Binary]
     ) -> dict[Configuration, list[float]]:
-        """Return the times of those that agree; none without a majority, or out of time."""
+        """Return the times of the candidates that agree; none without a majority, or out of time."""
         allowance = _Allowance(self._seconds, self._is_ending)
         samples: dict[Configuration, list[float]] = {}
         try:
@@ -369,9 +369,9 @@ class SizeTrial:
         return samples
 
     def _checked(self, configuration: Configuration, binary: Binary) -> _Candidate | None:
-        """Run a configuration, and add it to those that agree with it; return it where none does.
+        """Run a configuration and add it to the group that agrees with it; return it if there is none.
 
-        One that cannot run, or writes outside its arrays, is left out.
+        A configuration that cannot run, or writes outside its arrays, is left out.
         """
         try:
             candidate = _Candidate(self._copies, configuration, binary)
@@ -387,7 +387,7 @@ class SizeTrial:
         return candidate
 
     def _agreeing(self) -> list[_Candidate]:
-        """Return the candidates that most agree with; note the others."""
+        """Return the candidates of the largest group if it is a majority; note the others."""
         most = max(self._groups, key=lambda group: len(group.members), default=None)
         if most is None:
             return []
@@ -398,14 +398,14 @@ class SizeTrial:
         return most.members if is_majority else []
 
     def _recorded(self, samples: Mapping[Configuration, Sequence[float]]) -> str:
-        """Add the fastest to the user's record; return what a person should know."""
+        """Add the fastest to the user's record; return a message for a person, or ""."""
         call, kernel = self.call, self.call.resolved.kernel
         problem, device, answer = call.resolved.problem, call.device, call.choice.configuration
         times_ms = {configuration: median(taken) for configuration, taken in samples.items()}
         winner = min(times_ms, key=times_ms.__getitem__)
         if answer in times_ms and times_ms[answer] <= _WORTHWHILE * times_ms[winner]:
             winner = answer
-        raced = [each for each in dict.fromkeys((winner, answer)) if each in times_ms]
+        raced = [c for c in dict.fromkeys((winner, answer)) if c in times_ms]
         fields = {**kernel.layout, **problem}
         plan = self._table.plan_of(winner, fields, call.deterministic)
         assert plan is not None  # as of every candidate
@@ -428,8 +428,7 @@ class SizeTrial:
             timing=Timing.of(caches, "graph" if device.is_cuda else "stream"),
             rounds=len(samples[winner]),
             contenders=tuple(
-                ContenderResult(configuration=dict(each), time_ms=Estimate(times_ms[each]))
-                for each in raced
+                ContenderResult(configuration=dict(c), time_ms=Estimate(times_ms[c])) for c in raced
             ),
         )
         entry = TunedProblem(problem=fields, plans=(plan,), race=race, origin=origin)
@@ -450,13 +449,13 @@ class SizeTrial:
         return "; ".join(filter(None, [self._named_wrong(), only_here]))
 
     def _why_nothing(self) -> str:
-        """Return what kept all configurations from being chosen, if it is not the time."""
+        """Return why no configuration was chosen, if the reason is not the time."""
         if sum(len(group.members) for group in self._groups) > 1 and not self._agreeing():
             return f"nothing is chosen: no majority of configurations agrees{self._verify()}"
         return self._named_wrong()
 
     def _named_wrong(self) -> str:
-        named = [f"{each} {why}" for each, why in self._wrong.items()]
+        named = [f"{configuration} {why}" for configuration, why in self._wrong.items()]
         return f"{'; '.join(named)}, and is not used{self._verify()}" if named else ""
 
     def _verify(self) -> str:

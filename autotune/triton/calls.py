@@ -61,7 +61,7 @@ class RecordedCall(msgspec.Struct, frozen=True):
     problem: dict[str, int | str]
     #: Arguments that are passed to the device, in the function's order.
     arguments: dict[str, PassedArray | bool | int | float]
-    #: All others: constexpr ones, and those that are None.
+    #: All other arguments: constexpr ones, and None.
     constants: dict[str, Any]
     #: Those that pruning left.
     launches: tuple[ConfiguredLaunch, ...] = ()
@@ -218,8 +218,8 @@ def resolved_call(
 
 
 def write_calls(project: Project, name: str, calls: Iterable[RecordedCall]) -> None:
-    """Write the calls that ``autotune run FILE:FUNCTION`` tunes; of one problem the last."""
-    known = {json.dumps((each.file, each.problem)): each for each in calls}
+    """Write the calls that ``autotune run FILE:FUNCTION`` tunes, the latest of each problem."""
+    known = {json.dumps((call.file, call.problem)): call for call in calls}
     file = calls_file(project, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, msgspec.json.encode(list(known.values())))

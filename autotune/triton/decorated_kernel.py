@@ -29,7 +29,7 @@ RECORD_AGAIN = "record again: run the program with AUTOTUNE_RECORD_SIZES=1"
 class DecoratedKernel(Kernel):
     """The kernel of a decorated function.
 
-    Every array is read and written as far as is known, so configurations have to agree on all of them.
+    Every array may be read and written, so configurations must agree on all of them.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class DecoratedKernel(Kernel):
         tolerance: float | None = None,
     ) -> None:
         parameters: dict[str, Any] = {
-            name: tuple(dict.fromkeys(each[name] for each in configurations))
+            name: tuple(dict.fromkeys(values[name] for values in configurations))
             for name in configurations[0]
         }
         super().__init__(
@@ -52,7 +52,7 @@ class DecoratedKernel(Kernel):
             problems=[Problem(call.problem) for call in calls],
             default=configurations[0],
             # No call of another size is known, where finalists would be verified too.
-            static=[each for each, size in calls[0].problem.items() if isinstance(size, int)],
+            static=[n for n, size in calls[0].problem.items() if isinstance(size, int)],
             **parameters,
         )
         file = Path(function.__code__.co_filename).resolve()
@@ -61,7 +61,7 @@ class DecoratedKernel(Kernel):
         self.module = function.__module__.removeprefix(SPACE)
         self.calls: dict[Problem, RecordedCall] = {}
         self._launches: dict[Problem, dict[Configuration, ConfiguredLaunch]] = {}
-        #: Of one call each: a call that is recorded later makes no result of another stale.
+        #: Of each call: recording a call makes no result of another call stale.
         self._fingerprints: dict[Problem, str] = {}
         for call in calls:
             self.add(call)
@@ -82,7 +82,7 @@ class DecoratedKernel(Kernel):
         problem = Problem(call.problem)
         self.calls[problem] = call
         self._launches[problem] = {
-            Configuration(each.configuration): each for each in call.launches
+            Configuration(launch.configuration): launch for launch in call.launches
         }
         # A file with a caller's data has a name of its own.
         self._fingerprints[problem] = text_fingerprint(msgspec.json.encode(call).decode())
@@ -153,7 +153,7 @@ def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., 
 
 def _member(names: Sequence[str], configurations: Sequence[Mapping[str, Value]]) -> Any:
     """Return the rule that a configuration is one of those listed."""
-    listed = {tuple(each[name] for name in names) for each in configurations}
+    listed = {tuple(values[name] for name in names) for values in configurations}
 
     def is_listed(*values: Value, **named: Value) -> bool:
         """It is one of the configurations of the decorator."""

@@ -108,12 +108,12 @@ class _Answer:
     """The answer for calls that are alike."""
 
     config: Config
-    #: Makes the call for a grid and arguments by name; None where Triton launches.
+    #: Makes the call for a grid and arguments by name; None if Triton launches it.
     make: Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]] | None = None
     #: Arguments of the grid that no caller passes.
     meta: dict[str, Any] = field(default_factory=dict)
     by_grid: dict[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
-    #: Whether it stays: not while it is tuned in the background, or part of a graph.
+    #: Whether it stays: not while the call is tuned in the background, or part of a graph.
     is_settled: bool = True
 
 
@@ -253,7 +253,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         return _Answer(config, make, meta, is_settled=is_settled)
 
     def _with_launches(self, call: NewCall) -> RecordedCall:
-        """Return a call with the launch of each configuration, and what hooks fill before."""
+        """Return a call with the launch of each configuration, and the arrays that hooks fill before it."""
         found = []
         for c, config in call.kept.items():
             fills = [(name, 0.0) for name in self.reset_to_zero]

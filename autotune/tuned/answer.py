@@ -103,7 +103,7 @@ class TunedConfig(Mapping[str, Any]):
 
     @property
     def expected(self) -> str:
-        """Return the expectation in words; empty for what was tuned, and where nothing is known."""
+        """Return the expectation in words; empty for a tuned problem, and if nothing is known."""
         low, median = self.expected_fraction, self.median_fraction
         if low is None or low == median == 1:
             return ""
