@@ -176,8 +176,7 @@ def test_without_a_record_the_default_runs(axpy):
 
 
 def test_a_device_without_a_valid_default_is_said(axpy):
-    axpy.default_values["PER_THREAD"] = 2
-    axpy.default_values["BLOCK"] = 128
+    axpy.source_of({}).default_values.update(PER_THREAD=2, BLOCK=128)
     with pytest.warns(RuntimeWarning), pytest.raises(NothingValidError, match="neither default"):
         choose(axpy, Problem(n=1000), for_arch("sm_90"))
 
