@@ -36,7 +36,7 @@ _log = logging.getLogger("autotune")
 
 @dataclass(frozen=True)
 class Tuning:
-    """How first calls tune: a mode of `MODES`, and the longest time to measure a size."""
+    """The mode of tuning on first call, of `MODES`, and the longest time to measure a size."""
 
     mode: str
     seconds: float
