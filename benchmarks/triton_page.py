@@ -27,7 +27,8 @@ def torch_rows() -> list[str]:
         found = document["rows"]
         lines += [_about(document["about"]), "", *(f"- {text}" for text in rows.summary(found)), ""]
         others = ("eager", "compiled", "liger")
-        lines += [f"|rows|GB/s|of copy|{'|'.join(others)}|hot|error|", f"|---|{'--:|' * 7}"]
+        lines += [f"|kernel|size|type|GB/s|of copy|{'|'.join(others)}|hot|error|"]
+        lines += [f"|---|---|---|{'--:|' * 7}"]
         for row in found:
             times = row["cold_ms"]
             rates = [
@@ -35,12 +36,8 @@ def torch_rows() -> list[str]:
             ]
             rate = f"{row['nbytes'] / times['ours'] / 1e6:.0f}"
             error = row["error"]["ours"] / max(row["error"]["eager"], 1e-30)
-            cells = [
-                rows.name_of(row).replace(" x ", "×"),
-                rate,
-                f"{rows.copy_share(row):.2f}",
-                *rates,
-            ]
+            name = rows.name_of(row).replace(" x ", "×").rsplit(" ", 2)
+            cells = [*name, rate, f"{rows.copy_share(row):.2f}", *rates]
             cells += [f"{rows.ratio(row, 'hot'):.2f}", f"{error:.2f}"]
             lines.append(f"|{'|'.join(cells)}|")
         lines += [""]
