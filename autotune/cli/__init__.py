@@ -46,7 +46,7 @@ COMMANDS = {
     "export": ("transfer", "Write tuned results in another format."),
     "import": ("transfer", "Import a tuned record, or measurements of Kernel Tuner."),
     "retune": ("upkeep", "Tune kernels again: stale, missing or named."),
-    "sizes": ("upkeep", "Measure configurations on random problem sizes."),
+    "sizes": ("upkeep", "Improve the answers for sizes that were not tuned."),
     "check-tuned": (
         "regression",
         "Verify and time tuned entries again; exit code 5 on a regression.",

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from autotune.data.arguments import Argument, argument_of
+from autotune.data.dataset import RANDOM, Dataset
 from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
 from autotune.kernel.launches import bound, launch_sequence
@@ -168,7 +169,7 @@ class SizeRunner:
 
 @dataclass
 class RotatedArrays:
-    """The sets of arguments of one size, with random data."""
+    """The sets of arguments of one size, with the job's data if it has some for this size, else with random data."""
 
     job: worker_state.Job
     problem: Problem
@@ -177,9 +178,11 @@ class RotatedArrays:
     sets: list[dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.executor, _, self._kernel = worker_state.current()
+        self.executor, data, self._kernel = worker_state.current()
         device = self.executor.device
-        self._arguments = _arguments(self._kernel, self.problem)
+        dataset = data.datasets.get(RANDOM) if self.job.problem == self.problem else None
+        self._has_data = dataset is not None
+        self._arguments = _stored(dataset) if dataset else _drawn(self._kernel, self.problem)
         self.arguments = [argument for argument, _ in self._arguments]
         arrays = {
             argument.name: (argument, array)
@@ -200,11 +203,13 @@ class RotatedArrays:
         ]
 
     def _filled(self, argument: Argument, array: NDArray[Any] | None) -> Any:
-        """Return a buffer of random numbers, or of the given ones where these are integers."""
+        """Return a buffer of the job's data, else of random numbers, or of the given ones if these are integers."""
         buffer, dtype = self.executor.allocate(argument.nbytes), np.dtype(argument.dtype)
         if argument.kind == "out":
             return buffer
-        if argument.bits_of:  # bfloat16: the upper half of a float32
+        if self._has_data and array is not None:
+            self.executor.write(buffer, array)
+        elif argument.bits_of:  # bfloat16: the upper half of a float32
             bits = _random(np.dtype(np.float32), argument.count).view(np.uint32) >> 16
             self.executor.write(buffer, bits.astype(np.uint16))
         elif dtype.kind == "f":
@@ -234,13 +239,20 @@ class RotatedArrays:
 
 
 class _Blank(Draw):
-    """A generator whose floating-point arrays have undefined contents, to save time."""
+    """A generator whose floating-point arrays are zeros, to save time."""
 
     def _filled(self, size: Size, dtype: DTypeLike, draw: Any) -> Any:
-        return np.dtype(dtype).type(1) if size is None else np.empty(size, dtype)
+        return np.dtype(dtype).type(1) if size is None else np.zeros(size, dtype)
 
 
-def _arguments(kernel: Kernel, problem: Problem) -> list[tuple[Argument, NDArray[Any] | None]]:
+def _stored(dataset: Dataset) -> list[tuple[Argument, NDArray[Any] | None]]:
+    return [
+        (argument, None if argument.kind in ("out", "scalar") else dataset.array(argument.name))
+        for argument in dataset.arguments
+    ]
+
+
+def _drawn(kernel: Kernel, problem: Problem) -> list[tuple[Argument, NDArray[Any] | None]]:
     with np.errstate(all="ignore"):
         declared = kernel.call_hook("arguments", problem, _Blank(exact=False, key=1))
     return [argument_of(kernel, name, value) for name, value in declared.items()]

@@ -21,6 +21,7 @@ from autotune.kernel.space import is_member
 from autotune.measure.measurement import Status
 from autotune.measure.process import ActorFailed
 from autotune.measure.rotation import CompiledEntrant, SizeTask, time_sizes
+from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.run.drawing import can_draw, random_sizes
 from autotune.run.size_times import Chooser, TimeMatrix
@@ -128,7 +129,7 @@ class AnswerTimer:
         bench.compilers.drop()
         left_s = begun + seconds - bench.clock_s()
         size_s = min(_MOST_S, max(_LEAST_S, left_s))
-        (row,) = self._timed([problem], correct, size_s)
+        (row,) = self._timed([problem], correct, size_s, job)
         return {**times, **row.times_ms}
 
     # ------------------------------------------------------------------ random sizes
@@ -176,14 +177,19 @@ class AnswerTimer:
     # ------------------------------------------------------------------ the device process
 
     def _timed(
-        self, problems: Sequence[Problem], pairs: Sequence[_Pair], size_s: float = _MOST_S
+        self,
+        problems: Sequence[Problem],
+        pairs: Sequence[_Pair],
+        size_s: float = _MOST_S,
+        job: Job | None = None,
     ) -> list[SizeTimes]:
         """Time pairs of problem and configuration, and store the times.
 
-        A pair that kills or hangs the process is left out, and the others begin again.
+        The problem of a job with data sets is timed on these. A pair that kills or hangs the process is left
+        out, and the others begin again.
         """
         bench, entrants = self._bench, self._binaries.of(pairs)
-        job, left = bench.job(problems[0], names=()), list(entrants)
+        job, left = job or bench.job(problems[0], names=()), list(entrants)
         pair_s = bench.worker.timeout_s
         while left:
             sent = list(dict.fromkeys(entrants[pair] for pair in left))
