@@ -48,10 +48,10 @@ class TunedConfig(Mapping[str, Any]):
         How good the hit is: ``exact``, ``first_call``, ``nearest_problem``, ``same_arch``,
         ``nearest_arch`` or ``default``.
     expected_fraction : float or None
-        Share of the best possible speed that nine of ten such answers reach at least; 1 for an
-        exact hit, None where too little is known, as far from everything that was measured.
+        Share of the best speed that nine of ten answers for held-out sizes reach; 1 for an exact hit, None
+        outside the measured sizes or if too few answers were measured.
     median_fraction : float or None
-        Share that every other such answer reaches at least; None where that is not known.
+        Share that every other such answer reaches; None if it is not known.
     expected_ms : float or None
         Time of a call as measured, or as predicted from other sizes; None where it is not known.
     stale_reasons : tuple of str
