@@ -76,7 +76,7 @@ def test_help_says_what_is_measured_and_where_it_goes(
     shown = capsys.readouterr().out
     assert ended.value.code == 0
     assert f"python benchmarks/{name}" in shown
-    assert "--out" in shown
+    assert "--out" in shown or name == "size_data.py"  # which measures nothing
 
 
 def test_pages_and_pictures_are_those_of_the_committed_results() -> None:
