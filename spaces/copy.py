@@ -6,6 +6,7 @@ The measured limit of every kernel that moves more than it computes.
 from dataclasses import replace
 
 import numpy as np
+from _device import both_hints_are_cuda
 
 from autotune import (
     Fill,
@@ -67,19 +68,14 @@ copy = Kernel(
     seeds=[
         # one load for each thread, in the largest blocks: all of 16 KB is read, then all of it written
         blocks_of(1024, 4, 1),
-        blocks_of(1024, 4, 1, PEEL="shift"),
         blocks_of(512, 4, 2),
         # a tile for every block: 32 KB and more in flight on each multiprocessor
-        blocks_of(256, 4, 4),
         blocks_of(512, 4, 4, PEEL="shift"),
         blocks_of(512, 4, 4, PEEL="head", STORE="stream"),
         blocks_of(1024, 4, 2, LOAD="stream", STORE="stream"),
-        blocks_of(1024, 4, 8),
-        blocks_of(1024, 2, 4, LOAD="stream"),
         blocks_of(256, 4, 8, LOAD="bypass", PEEL="shift"),
-        # what most libraries do: a grid that covers the device a few times over
+        # a grid that covers the device a few times over, as most libraries launch
         blocks_of(256, 4, 4, WAVES=8),
-        blocks_of(1024, 4, 1, WAVES=2),
         # narrow accesses, many of them
         blocks_of(512, 1, 8),
         # one block or two for each core of a CPU
@@ -101,6 +97,8 @@ copy = Kernel(
     STORE=("plain", "stream"),
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
 )
+
+copy.constraint(both_hints_are_cuda)
 
 
 @copy.applies("WAVES")
@@ -144,12 +142,6 @@ def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
     """A fixed grid is at most four times what a multiprocessor can hold at once."""
     at_most = 4 * device.max_threads_per_sm // BLOCK
     return GRID_MODE == "oneshot" or at_most >= WAVES
-
-
-@copy.constraint
-def hints_are_cuda(LOAD, STORE, device):
-    """OpenCL has no cache hints."""
-    return device.backend == "cuda" or (LOAD == "plain" and STORE == "plain")
 
 
 @copy.launch

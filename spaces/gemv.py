@@ -1,6 +1,7 @@
 """gemv: y = alpha A x + beta y in float32, A row-major, by the ladder of kernels/gemv.cu."""
 
 import _vectors
+from _device import hints_are_cuda, warps_are_known
 
 from autotune import Fill, Kernel, Launch, Out, Problem, ceil_div, minimum
 
@@ -21,6 +22,7 @@ def groups_of(LANES, ROWS, UNROLL, **others):
 
 gemv = Kernel(
     "gemv.cu",
+    device_macros={"WARP": "warp_size"},
     problems={
         "cuda": [matrix(n, n) for n in (1024, 4096, 8192, 16384)]
         + [
@@ -74,37 +76,20 @@ gemv = Kernel(
     seeds=[
         # a warp, or a block, for a long row
         groups_of(32, 1, 8),
-        groups_of(256, 1, 8),
         groups_of(256, 1, 8, LOAD="stream"),
-        groups_of(64, 1, 8, LOAD="bypass"),
         # long rows, and x read once for four of them
-        groups_of(256, 4, 2, LOAD="stream"),
         groups_of(32, 4, 2, LOAD="stream"),
         # few long rows
-        groups_of(256, 1, 8, SPLIT=64, LOAD="stream"),
         groups_of(256, 1, 8, SPLIT=128, LOAD="stream"),
-        groups_of(256, 2, 4, SPLIT=128, LOAD="stream"),
-        groups_of(256, 4, 2, SPLIT=64, LOAD="stream", FINISH="atomic"),
         # many short rows
         groups_of(16, 4, 2, LOAD="stream"),
-        groups_of(32, 4, 1, LOAD="stream"),
-        groups_of(16, 1, 8, LOAD="stream"),
-        groups_of(64, 1, 2, VEC=2, BLOCK=128, LOAD="stream"),
-        groups_of(16, 2, 4),
-        groups_of(16, 8, 1, WAVES=8),
         groups_of(4, 4, 1, LOAD="stream"),
-        groups_of(4, 2, 2, WAVES=8),
-        # a thread for a row of a few floats
-        groups_of(1, 1, 4, VEC=1),
         groups_of(2, 2, 2, VEC=1, LOAD="stream"),
         # rows that start anywhere: single floats, as many at once
         groups_of(64, 2, 8, VEC=1),
-        groups_of(256, 1, 8, VEC=1, SPLIT=128),
-        # the bottom of the ladder
-        groups_of(4, 4, 1, VEC=1),
         # a CPU
-        groups_of(16, 2, 4, BLOCK=128, WARP=16),
-        groups_of(64, 1, 4, BLOCK=128, SPLIT=8, WARP=16),
+        groups_of(16, 2, 4, BLOCK=128),
+        groups_of(64, 1, 4, BLOCK=128, SPLIT=8),
     ],
     default=groups_of(32, 2, 4),
     variants={
@@ -123,7 +108,6 @@ gemv = Kernel(
     SPLIT=(1, 2, 4, 8, 16, 32, 64, 128, 256),  # blocks that share a row
     FINISH=("ticket", "kernel", "atomic"),  # how their sums become one
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
-    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
     # What the kernel finds out about alignment, it finds out at run time.
     layout={
         "view": 0,  # 1: what follows is given, and not that of contiguous arrays
@@ -137,16 +121,13 @@ gemv = Kernel(
     static=("view",),
 )
 
+gemv.constraint(warps_are_known)
+gemv.constraint(hints_are_cuda)
+
 
 @gemv.applies("FINISH")
 def rows_are_split(SPLIT):
     return SPLIT > 1
-
-
-@gemv.constraint
-def warp_width_is_given(WARP, device):
-    """WARP is what the device calls a warp or a sub-group."""
-    return device.warp_size == WARP
 
 
 @gemv.constraint
@@ -212,14 +193,6 @@ def loads_fit_registers(BLOCK, ROWS, VEC, UNROLL, MIN_BLOCKS, device):
 def more_blocks_say_something(BLOCK, MIN_BLOCKS):
     """Below 512 threads on a multiprocessor registers are no limit, and asking for them changes nothing."""
     return MIN_BLOCKS == 1 or BLOCK * MIN_BLOCKS >= 512
-
-
-@gemv.constraint
-def hints_are_cuda(LOAD, device):
-    """OpenCL has no cache hints; loads past L1 that fetch 256 bytes begin with compute capability 8.0."""
-    if device.backend != "cuda":
-        return LOAD == "plain"
-    return LOAD != "bypass" or device.compute_capability >= 80
 
 
 @gemv.requires

@@ -4,6 +4,7 @@ A is stored as n rows of m floats, and ``load("gemv_columns")(a, x)`` is ``a.T @
 """
 
 import _vectors
+from _device import hints_are_cuda, warps_are_known
 
 from autotune import Kernel, Launch, Out, Problem, ceil_div
 
@@ -25,6 +26,7 @@ def strips(BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
 
 gemv_columns = Kernel(
     "gemv_columns.cu",
+    device_macros={"WARP": "warp_size"},
     problems={
         "cuda": [matrix(n, n) for n in (1024, 4096, 8192, 16384)]
         + [
@@ -82,28 +84,20 @@ gemv_columns = Kernel(
     seeds=[
         # a strip for each multiprocessor, 64 KB of it under way
         strips(512, 8, 1, 8, LOAD="stream"),
-        strips(256, 8, 1, 8),
         strips(256, 16, 1, 8, LOAD="stream"),
         # strips are few: several blocks for each
-        strips(256, 8, 1, 8, GRIDK=2),
         strips(256, 8, 1, 8, GRIDK=4, LOAD="stream"),
-        strips(256, 8, 1, 4, GRIDK=8, MIN_BLOCKS=2),
-        strips(512, 8, 1, 8, VEC=2, GRIDK=16),
         # one or two strips of many short rows
         strips(512, 16, 1, 8, GRIDK=128, LOAD="stream"),
-        strips(512, 16, 1, 8, GRIDK=256, LOAD="stream"),
-        strips(256, 4, 1, 4, GRIDK=192, LOAD="stream"),
         strips(256, 1, 1, 2, GRIDK=256),
         # the same, of rows that start anywhere: single floats
-        strips(512, 8, 1, 8, VEC=1, GRIDK=64),
         strips(256, 32, 1, 8, VEC=1, GRIDK=12),
         strips(256, 1, 4, 2, VEC=1, GRIDK=256),
         # a few long rows
-        strips(256, 32, 1, 8, LOAD="stream"),
         strips(128, 32, 1, 4, LOAD="stream"),
         # a CPU
-        strips(128, 16, 1, 4, WARP=16),
-        strips(128, 4, 1, 4, GRIDK=8, WARP=16),
+        strips(128, 16, 1, 4),
+        strips(128, 4, 1, 4, GRIDK=8),
     ],
     default=strips(256, 8, 1, 8),
     deterministic=True,  # the last block of a strip adds up the sums of all, in one order
@@ -115,7 +109,6 @@ gemv_columns = Kernel(
     LOAD=("plain", "stream", "bypass"),  # what to tell the caches about A
     GRIDK=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),  # blocks for a strip
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
-    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
     # What the kernel finds out about alignment, it finds out at run time.
     layout={
         "view": 0,  # 1: what follows is given, and not that of contiguous arrays
@@ -129,6 +122,9 @@ gemv_columns = Kernel(
     static=("view",),
 )
 
+gemv_columns.constraint(warps_are_known)
+gemv_columns.constraint(hints_are_cuda)
+
 #: Strips that blocks can count arrivals for, where they share them: as sgemm_slim.cu has it.
 MOST_SHARES = 1024
 #: Registers of a thread besides sums and what it has read.
@@ -138,12 +134,6 @@ OTHER_REGISTERS = 32
 def tile(TEAM, LINES, VEC, **others):
     """Return the elements of y of a block."""
     return TEAM * LINES * VEC
-
-
-@gemv_columns.constraint
-def warp_width_is_given(WARP, device):
-    """WARP is what the device calls a warp or a sub-group."""
-    return device.warp_size == WARP
 
 
 @gemv_columns.constraint
@@ -174,19 +164,11 @@ def loads_fit_registers(BLOCK_THREADS, LINES, VEC, UNROLL, MIN_BLOCKS, device):
 
 
 @gemv_columns.constraint
-def sums_fit_shared(BLOCK_THREADS, TEAM, LINES, VEC, WARP, device):
+def sums_fit_shared(BLOCK_THREADS, TEAM, LINES, VEC, device):
     """Every warp has a copy of the strip's sums in shared memory, of which a kernel may declare 48 KB."""
-    copies = BLOCK_THREADS // max(TEAM, WARP)
+    copies = BLOCK_THREADS // max(TEAM, device.warp_size)
     needed = 4 * (copies * tile(TEAM, LINES, VEC) + 1)
     return needed <= min(49152, device.shared_bytes_per_block)
-
-
-@gemv_columns.constraint
-def hints_are_cuda(LOAD, device):
-    """OpenCL has no cache hints; loads past L1 that fetch 256 bytes begin with compute capability 8.0."""
-    if device.backend != "cuda":
-        return LOAD == "plain"
-    return LOAD != "bypass" or device.compute_capability >= 80
 
 
 def tiles(c, p):

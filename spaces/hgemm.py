@@ -5,6 +5,15 @@ Three sources with the same arguments: `wmma` (kernels/hgemm_wmma.cu), the tenso
 """
 
 import numpy as np
+from _hgemm import (
+    ARGUMENTS,
+    PIECE,
+    has_rows_to_pad,
+    most_shared_bytes,
+    padded_buffers,
+    padded_first,
+)
+from _hgemm_wgmma import wgmma
 
 from autotune import (
     BFloat16,
@@ -14,6 +23,7 @@ from autotune import (
     Operand,
     Out,
     Problem,
+    Source,
     Work,
     ceil_div,
     minimum,
@@ -24,23 +34,52 @@ WHOLE = {"float16": 1 << 11, "bfloat16": 1 << 8, "float32": 1 << 24}
 #: cudaDataType; bits of bfloat16 are integers to CuPy. cublasComputeType_t and cublasGemmAlgo_t.
 VENDOR_TYPE = {"float16": 2, "uint16": 14, "float32": 0}
 FLOAT32_SUMS, ANY_ALGORITHM = 68, -1
-#: Halves of a step of k in the wgmma source; in 16 bytes. Bytes that describe a matrix to the memory accelerator.
-DEPTH, PIECE, MAP_BYTES = 64, 8, 128
-#: Pieces of A and B that a launch can pad.
-MOST_PIECES = 1 << 31
 
 
 def product(m, n, k, dtype="float16", out_dtype=None):
     return Problem(m=m, n=n, k=k, dtype=dtype, out_dtype=out_dtype or dtype)
 
 
-def tiles(VARIANT, BM, BN, **others):
-    """A configuration by its tiles."""
-    return {"VARIANT": VARIANT, "BM": BM, "BN": BN, "RASTER": 8, **others}
+mma = Source(
+    "hgemm.cu",
+    seeds=[
+        {"BM": 128, "BN": 256, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "RASTER": 8},
+        {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "MIN_BLOCKS": 2},
+        {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "PADDED": True},
+        {"BM": 64, "BN": 64, "BK": 64, "WM": 32, "WN": 32, "STAGES": 4, "MIN_BLOCKS": 2},
+    ],
+    # for GPUs without a record: wgmma is Hopper's alone
+    default={"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "RASTER": 8},
+    variants={
+        "mma": {"BM": 128, "BN": 256, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "RASTER": 8}
+    },
+    BM=(32, 64, 128, 256),  # rows of C per block
+    BN=(64, 128, 256),  # columns of C per block
+    BK=(32, 64),  # depth of one pair of tiles
+    WM=(16, 32, 64),  # rows of C per warp
+    WN=(32, 64),  # columns of C per warp
+    STAGES=(3, 4, 5, 6, 8),  # pairs of tiles in shared memory
+    LAYOUT=("swizzle", "padded"),  # how rows in shared memory avoid each other's banks
+    PADDED=(False, True),  # rows that are not aligned are copied first to where they are
+    RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
+    MIN_BLOCKS=(1, 2, 3, 4),  # blocks that run on one multiprocessor
+)
 
+wmma = Source(
+    "hgemm_wmma.cu",
+    seeds=[{"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "RASTER": 8}],
+    variants={"naive": {"BM": 64, "BN": 64, "BK": 32, "WM": 32, "WN": 32, "RASTER": 8}},
+    BM=(32, 64, 128, 256),  # rows of C per block
+    BN=(64, 128, 256),  # columns of C per block
+    BK=(32, 64),  # depth of one pair of tiles
+    WM=(16, 32, 64),  # rows of C per warp
+    WN=(32, 64),  # columns of C per warp
+    RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
+)
 
 hgemm = Kernel(
-    sources={"mma": "hgemm.cu", "wgmma": "hgemm_wgmma.cu", "wmma": "hgemm_wmma.cu"},
+    name="hgemm",
+    sources={"mma": mma, "wgmma": wgmma, "wmma": wmma},
     backends=("cuda",),
     problems=[
         *(product(size, size, size) for size in (4096, 8192, 1024)),
@@ -67,177 +106,107 @@ hgemm = Kernel(
         for out_dtype in (dtype, "float32")
     ],
     static=("dtype", "out_dtype"),
-    seeds=[
-        # large matrices
-        tiles("wgmma", 128, 256, STAGES=4),
-        tiles("wgmma", 256, 128, STAGES=4),
-        *(tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2, PADDED=padded) for padded in (False, True)),
-        *(tiles("wgmma", 128, 128, STAGES=6, PADDED=padded) for padded in (False, True)),
-        *(tiles("wgmma", 128, 64, STAGES=8, SPLITK=parts) for parts in (1, 2)),
-        tiles("wgmma", 128, 128, STAGES=6, SPLITK=4),
-        tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),
-        tiles("mma", 128, 256, BK=64, WM=64, WN=64, STAGES=3),
-        tiles("mma", 128, 128, BK=32, WM=64, WN=64, STAGES=4, MIN_BLOCKS=2),
-        tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4),
-        tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4, PADDED=True),
-        tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4, PADDED=True),
-        tiles("mma", 64, 64, BK=64, WM=32, WN=32, STAGES=4, MIN_BLOCKS=2),
-        tiles("mma", 32, 64, BK=64, WM=16, WN=32, STAGES=5, MIN_BLOCKS=2),
-        tiles("wmma", 128, 128, BK=32, WM=64, WN=32),
-    ],
-    # for GPUs that nobody tuned: wgmma is Hopper's alone
-    default=tiles("mma", 128, 128, BK=32, WM=64, WN=32, STAGES=4),
-    variants={
-        "naive": tiles("wmma", 64, 64, BK=32, WM=32, WN=32),
-        "mma": tiles("mma", 128, 256, BK=32, WM=64, WN=64, STAGES=4),
-        "wgmma": tiles("wgmma", 128, 256, STAGES=4, CLUSTER=2),
-    },
     deterministic=True,  # blocks that share a tile are added up in one order
-    VARIANT=("mma", "wgmma", "wmma"),
-    BM=(32, 64, 128, 256),  # rows of C per block
-    BN=(64, 128, 256),  # columns of C per block
-    BK=(32, 64),  # depth of one pair of tiles; wgmma: always 64
-    WM=(16, 32, 64),  # rows of C per warp
-    WN=(32, 64),  # columns of C per warp
-    STAGES=(3, 4, 5, 6, 8),  # pairs of tiles in shared memory
-    LAYOUT=("swizzle", "padded"),  # mma: how rows in shared memory avoid each other's banks
-    CLUSTER=(1, 2),  # wgmma: blocks that share tiles of B
-    SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
-    PADDED=(False, True),  # rows that are not aligned are copied first to where they are
-    RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
-    MIN_BLOCKS=(1, 2, 3, 4),  # mma: blocks that run on one multiprocessor
 )
 
 
-@hgemm.applies("BK", "WM", "WN")
-def warps(VARIANT):
-    """wgmma: a warpgroup has half of the rows."""
-    return VARIANT != "wgmma"
+# ------------------------------------------------------------------ mma and wmma
 
 
-@hgemm.applies("STAGES", "PADDED")
-def pipeline(VARIANT):
-    return VARIANT != "wmma"
+@mma.constraint
+@wmma.constraint
+def runs_here(device):
+    """Products of bfloat16 need compute capability 8.0."""
+    return device.compute_capability >= 80
 
 
-@hgemm.applies("LAYOUT", "MIN_BLOCKS")
-def mma(VARIANT):
-    return VARIANT == "mma"
-
-
-@hgemm.applies("CLUSTER", "SPLITK")
-def wgmma(VARIANT):
-    return VARIANT == "wgmma"
-
-
-@hgemm.constraint
-def variant_runs_here(VARIANT, device):
-    """mma, and bfloat16 at all, need compute capability 8.0; only 9.0 has wgmma."""
-    capability = device.compute_capability
-    return capability == 90 if VARIANT == "wgmma" else capability >= 80
-
-
-@hgemm.constraint
+@mma.constraint
+@wmma.constraint
 def warps_make_a_block(BM, BN, WM, WN):
     """A block is 2 to 8 warp tiles."""
     return BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 8
 
 
-@hgemm.constraint
-def warpgroups_make_a_block(VARIANT, BM, BN):
-    """wgmma: two warpgroups have 64 or 128 rows each, and sums that fit their registers."""
-    return VARIANT != "wgmma" or (BM >= 128 and BM * BN <= 128 * 256)
+def needed_registers(WM, WN):
+    """Return a thread's sums, the operands of two steps, and others."""
+    return WM * WN // 32 + (WM + WN) // 2 + 40
 
 
-@hgemm.constraint
-def clusters_share_panels(VARIANT, BN, CLUSTER, SPLITK):
-    """wgmma: B's tile is brought in panels of 64 columns; who splits k shares nothing."""
-    return CLUSTER == 1 or (BN >= 128 and SPLITK == 1)
-
-
-@hgemm.constraint
+@mma.constraint
 def fits_registers(BM, BN, WM, WN, MIN_BLOCKS, device):
-    """mma: sums, and the operands of two steps, fit a thread's registers."""
-    needed = WM * WN // 32 + (WM + WN) // 2 + 40
+    """Sums, and the operands of two steps, fit a thread's registers."""
     warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4) or 1
-    return needed <= min(255, device.registers_per_sm // 4 // (32 * warps) // 8 * 8)
+    available = device.registers_per_sm // 4 // (32 * warps) // 8 * 8
+    return needed_registers(WM, WN) <= min(255, available)
 
 
-def shared_bytes(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK, **others):
-    """Stages; wgmma: what aligns them, barriers, and the sums that blocks add up; wmma: two tiles or the sums."""
-    if VARIANT == "wgmma":
-        stages = 2 * DEPTH * STAGES * (BM + BN)
-        return max(stages, 4 * BM * (BN + 8) if SPLITK > 1 else 0) + 2048
-    if VARIANT == "wmma":
-        return max(2 * (BM * (BK + 8) + BK * (BN + 8)), 4 * BM * (BN + 4))
+@wmma.constraint
+def fits_registers_of_one_block(BM, BN, WM, WN, device):
+    """Sums, and the operands of two steps, fit a thread's registers."""
+    return fits_registers(BM, BN, WM, WN, 1, device)
+
+
+def mma_shared_bytes(BM, BN, BK, STAGES, LAYOUT, **others):
+    """Return the bytes of the stages."""
     pad = 8 if LAYOUT == "padded" else 0
     return 2 * STAGES * (BM * (BK + pad) + BK * (BN + pad))
 
 
-@hgemm.constraint
-def blocks_fit_shared(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK, MIN_BLOCKS, device):
-    """Blocks fit in a multiprocessor's shared memory, of which 1 KB per block is reserved."""
-    limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return shared_bytes(VARIANT, BM, BN, BK, STAGES, LAYOUT, SPLITK) <= limit
+def wmma_shared_bytes(BM, BN, BK, **others):
+    """Return the bytes of two tiles, or of the sums in their place."""
+    return max(2 * (BM * (BK + 8) + BK * (BN + 8)), 4 * BM * (BN + 4))
 
 
-def pieces(rows, columns):
-    """Of 16 bytes in a matrix whose rows are padded."""
-    return rows * ceil_div(columns, PIECE)
+@mma.constraint
+def blocks_fit_shared(BM, BN, BK, STAGES, LAYOUT, MIN_BLOCKS, device):
+    """Blocks fit in a multiprocessor's shared memory."""
+    needed = mma_shared_bytes(BM, BN, BK, STAGES, LAYOUT)
+    return needed <= most_shared_bytes(MIN_BLOCKS, device)
 
 
-@hgemm.requires
+@wmma.constraint
+def tiles_fit_shared(BM, BN, BK, device):
+    """The tiles of a block fit in a multiprocessor's shared memory."""
+    return wmma_shared_bytes(BM, BN, BK) <= most_shared_bytes(1, device)
+
+
+def warp_tiles(c, p):
+    """Return the blocks of C and the threads of a block."""
+    return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN), 32 * (c.BM // c.WM) * (c.BN // c.WN)
+
+
+@mma.launch
+def launch_mma(c, p, device):
+    blocks, threads = warp_tiles(c, p)
+    blocks = minimum(
+        blocks, max(1, device.sm_count) * c.MIN_BLOCKS
+    )  # at most the number that runs at once
+    args = (*ARGUMENTS, *scratch(c, p, device))
+    multiply = Launch((blocks,), (threads,), shared_bytes=mma_shared_bytes(**c), args=args)
+    return padded_first(c, p, multiply)
+
+
+@wmma.launch
+def launch_wmma(c, p):
+    blocks, threads = warp_tiles(c, p)
+    return Launch((blocks,), (threads,), shared_bytes=wmma_shared_bytes(**c), args=ARGUMENTS)
+
+
+# ------------------------------------------------------------------ rows that are not whole pieces
+
+
+@mma.requires
 def requires(c, p):
-    """Only rows that are not whole pieces are padded, and wgmma needs whole ones; a part of k is two steps."""
-    odd, fits = p.k % PIECE + p.n % PIECE >= 1, True
-    if c.PADDED:
-        fits &= odd & (pieces(p.m, p.k) + pieces(p.k, p.n) <= MOST_PIECES)
-    elif c.VARIANT == "wgmma":
-        fits &= p.k % PIECE + p.n % PIECE == 0
-    if c.VARIANT == "wgmma":
-        fits &= p.k >= 1
-    if c.SPLITK > 1:
-        fits &= p.k >= 2 * DEPTH * c.SPLITK
-    return fits
+    """Only rows that are not whole pieces are padded."""
+    return has_rows_to_pad(p) if c.PADDED else True
 
 
-def grid(c, p, device):
-    """Blocks of C; but for wmma and where k is split, whole clusters, at most what runs at once."""
-    blocks = ceil_div(p.m, c.CLUSTER * c.BM) * c.CLUSTER * ceil_div(p.n, c.BN)
-    if c.VARIANT == "wmma" or c.SPLITK > 1:
-        return blocks
-    return minimum(blocks, max(1, device.sm_count // c.CLUSTER) * c.CLUSTER * c.MIN_BLOCKS)
-
-
-@hgemm.scratch
+@mma.scratch
 def scratch(c, p, device):
-    buffers = {}
-    if c.VARIANT == "wgmma":
-        buffers["maps"] = Out(MAP_BYTES * (2 * grid(c, p, device) * c.SPLITK + 1), "uint8")
-    if c.PADDED:
-        sizes = {"padded_a": pieces(p.m, p.k), "padded_b": pieces(p.k, p.n)}
-        buffers |= {name: Out(PIECE * size, "uint16") for name, size in sizes.items()}
-    return buffers
+    return padded_buffers(c, p)
 
 
-@hgemm.launch
-def launch(c, p, device):
-    args = ("a", "b", "c", "m", "n", "k", *scratch(c, p, device))
-    blocks, threads = grid(c, p, device), 32 * (c.BM // c.WM) * (c.BN // c.WN)
-    dims = (blocks, 1, c.SPLITK) if c.SPLITK > 1 else (blocks,)
-    if c.VARIANT == "wgmma":
-        threads = 384
-    multiply = Launch(dims, (threads,), shared_bytes=shared_bytes(**c), args=args)
-    if not c.PADDED:
-        return multiply
-    blocks = ceil_div(pieces(p.m, p.k) + pieces(p.k, p.n), 256)
-    args = ("a", "b", "m", "n", "k", "padded_a", "padded_b")
-    return Launch((blocks,), (256,), entry="hgemm_pad", args=args), multiply
-
-
-@hgemm.options
-def options(c):
-    return ["sm_90a"] if c.VARIANT == "wgmma" else []
+# ------------------------------------------------------------------ arguments
 
 
 @hgemm.arguments

@@ -35,7 +35,7 @@ hmma = Kernel(
     seeds=[
         *(warps("wgmma", 8, 1, COLUMNS=256, UNROLL=by) for by in (1, 2)),
         warps("wgmma", 4, 1, COLUMNS=256),
-        *(warps("wgmma", *shape, COLUMNS=128) for shape in ((8, 2), (16, 1), (8, 1))),
+        *(warps("wgmma", *shape, COLUMNS=128) for shape in ((8, 2), (16, 1))),
         *(warps("mma", *shape) for shape in ((8, 8), (4, 16), (8, 4), (16, 4))),
         warps("mma", 8, 8, UNROLL=2),
     ],

@@ -58,21 +58,14 @@ prefetch = Kernel(
     seeds=[
         # few warps: 32 KB in flight per multiprocessor are sixteen loads of 16 bytes per thread
         ahead("smem_roll_async", 16),
-        ahead("smem_roll_async", 32, BLOCK=64),
         ahead("reg_roll", 16),
         ahead("reg_batch", 16),
         ahead("smem_batch", 16),
         # many warps: one load each is enough
         ahead("none", 1, ROUNDS=1),
-        ahead("none", 1, BLOCK=512, ROUNDS=1),
-        ahead("reg_batch", 2, BLOCK=512, ROUNDS=2),
-        ahead("smem_roll", 1, BLOCK=256, ROUNDS=4),
-        ahead("none", 1, BLOCK=256),
-        ahead("unroll", 2, BLOCK=256),
         ahead("reg_batch", 4, BLOCK=512),
         ahead("smem_roll_async", 4, BLOCK=256),
-        # what the idea was published with: slots thread by thread, padded to an odd number
-        ahead("smem_roll_async", 6, VEC=1, LAYOUT="threads", PADDING=1),
+        # the published form of the idea: slots thread by thread, padded to an odd number
         ahead("smem_roll", 6, VEC=1, LAYOUT="threads", PADDING=1),
         ahead("l2", 4),
         # the bottom of the ladder

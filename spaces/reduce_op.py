@@ -4,6 +4,7 @@
 """
 
 import numpy as np
+from _device import warps_are_known
 
 from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, maximum, minimum
 
@@ -43,6 +44,7 @@ LADDER = {
 
 reduce_op = Kernel(
     "reduce_op.cu",
+    device_macros={"WARP": "warp_size"},
     problems={
         "cuda": [vector(1 << 26, op) for op in OPS]
         + [vector(1 << 26, "sum", dtype) for dtype in DTYPES if dtype != "float32"]
@@ -59,7 +61,7 @@ reduce_op = Kernel(
     ],
     static=("op", "dtype"),
     seeds=[
-        *LADDER.values(),
+        *list(LADDER.values())[1:],
         rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket"),
         rung("shuffle", "shuffle", BLOCK=1024, ITEMS=8, BYTES=16, FINISH="ticket"),
         rung("shuffle", "shuffle", BLOCK=512, ITEMS=4, BYTES=16, FINISH="atomic"),
@@ -76,8 +78,9 @@ reduce_op = Kernel(
     BLOCK_RED=("interleaved", "spread", "sequential", "shuffle"),  # how a block's become one
     TAIL=("barrier", "syncwarp", "shuffle"),  # sequential: and the last warp's
     FINISH=("kernel", "ticket", "atomic"),  # and the blocks'; atomic: see `exact_in_any_order`
-    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
 )
+
+reduce_op.constraint(warps_are_known)
 
 
 @reduce_op.applies("WAVES")
@@ -91,12 +94,6 @@ def shuffles_end_in_shuffles(BLOCK_RED, TAIL):
     if BLOCK_RED == "sequential":
         return True
     return ("shuffle" if BLOCK_RED == "shuffle" else "barrier") == TAIL
-
-
-@reduce_op.constraint
-def warp_width_is_given(WARP, device):
-    """WARP is what the device calls a warp or a sub-group."""
-    return device.warp_size == WARP
 
 
 @reduce_op.constraint

@@ -1,6 +1,7 @@
 """transpose: out (n x m) = the transpose of a float32 matrix (m x n), by the ladder of kernels/transpose.cu."""
 
 import numpy as np
+from _device import both_hints_are_cuda
 
 from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work, ceil_div
 
@@ -52,31 +53,17 @@ transpose = Kernel(
     seeds=[
         # the fastest public kernels on H100: 64 x 64 with vectors on both sides
         tiles_of(64, 64, 256, 4),
-        tiles_of(64, 64, 256, 4, STORE="stream"),
-        tiles_of(64, 64, 512, 2, MIN_BLOCKS=2),
         # large matrices: few blocks at a time, which write long pieces of the rows of out together
-        tiles_of(64, 64, 128, 4, ORDER="column", RESIDENT=3),
         tiles_of(64, 64, 256, 4, ORDER="column", RESIDENT=3),
-        tiles_of(128, 64, 256, 4, ORDER="column", RESIDENT=2),
         tiles_of(64, 64, 256, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3),
-        tiles_of(64, 64, 128, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3),
-        tiles_of(64, 64, 256, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3, ORDER="diagonal"),
-        tiles_of(128, 64, 1024, 2, ORDER="column"),
         # 512 bytes in one piece of a row of x
         tiles_of(64, 128, 512, 2, MIN_BLOCKS=2),
-        tiles_of(64, 128, 1024, 2, MIN_BLOCKS=2),
-        tiles_of(64, 128, 512, 4, ORDER="diagonal"),
-        tiles_of(64, 128, 128, 2, ORDER="diagonal", STORE="stream", MIN_BLOCKS=4),
-        tiles_of(128, 64, 512, 2, MIN_BLOCKS=2),
         # rows that begin anywhere: floats one by one, and long pieces of the rows of out
         tiles_of(256, 32, 256, 1, ORDER="column"),
-        tiles_of(128, 32, 256, 1, ORDER="column", MIN_BLOCKS=2),
         tiles_of(64, 64, 256, 1, MIN_BLOCKS=4),
         # small matrices: more blocks
-        tiles_of(32, 64, 64, 4, LOAD="bypass", STORE="stream"),
         tiles_of(32, 32, 64, 4),
-        tiles_of(32, 32, 64, 2),
-        # the ladder: what every tutorial has, and what comes before
+        # the ladder: the kernel of every tutorial, and its predecessors
         tiles_of(32, 32, 256, 1, LAYOUT="padded"),
         {"ALG": "register", "BLOCK_X": 16, "BLOCK_Y": 16, "VEC": 4},
         {"ALG": "naive", "BLOCK_X": 8, "BLOCK_Y": 32},
@@ -115,10 +102,7 @@ transpose = Kernel(
     static=("view",),
 )
 
-
-def compute_capability(device):
-    """90 for sm_90; 0 where the device is no CUDA device."""
-    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
+transpose.constraint(both_hints_are_cuda)
 
 
 @transpose.applies("BLOCK_X", "BLOCK_Y")
@@ -206,17 +190,11 @@ def fewer_than_fit(ALG, TILE_X, TILE_Y, BLOCK, MIN_BLOCKS, RESIDENT, device):
 
 
 @transpose.constraint
-def hints_are_cuda(LOAD, STORE, device):
-    """OpenCL has no cache hints."""
-    return device.backend == "cuda" or (LOAD == "plain" and STORE == "plain")
-
-
-@transpose.constraint
 def bulk_copies_rows(ALG, VEC, LAYOUT, STORE, device):
     """bulk: the rows of a padded tile, each begun at 16 bytes, from compute capability 9.0 on."""
     if STORE != "bulk":
         return True
-    return (ALG, VEC, LAYOUT) == ("shared", 4, "padded") and compute_capability(device) >= 90
+    return (ALG, VEC, LAYOUT) == ("shared", 4, "padded") and device.compute_capability >= 90
 
 
 def shared_bytes(c, device):

@@ -86,10 +86,6 @@ class Declaration(Functions):
             "variants": variants,
             "device_macros": device_macros,
         }
-        declared: Mapping[str, Any] = sources or {}
-        by_variant = {n: each for n, each in declared.items() if isinstance(each, str)}
-        if by_variant:  # TEMPORARY, until the bundled spaces declare `Source`
-            source, sources = next(iter(by_variant.values())), None
         misplaced = [*(name for name, given in of_source.items() if given), *parameters]
         refuse(
             ((source is None) == (not sources), "Kernel: give either one source or sources={...}"),
@@ -103,9 +99,7 @@ class Declaration(Functions):
         #: What each source declares; the name of an only source is empty.
         self.sources = dict(sources or {"": Source(source or "", **of_source | parameters)})
         #: Files of sources, with their functions in a language, and the texts of those without file.
-        self.files = by_variant or {
-            known: self._file_of(each, file) for known, each in self.sources.items()
-        }
+        self.files = {known: self._file_of(each, file) for known, each in self.sources.items()}
         self.written: dict[str, str] = {}
         self.name = self._named(name)
         super().__init__(self.name, file)

@@ -332,7 +332,7 @@ class Kernel(Declaration):
 
     def _file(self, c: Configuration) -> str:
         first = next(iter(self.files.values()))
-        return self.files.get(str(c.get(SOURCE, c.get("VARIANT", ""))), first)
+        return self.files.get(str(c.get(SOURCE, "")), first)
 
     def find_source(self, file: str) -> Path:
         """Return the path of a source: in ``../kernels`` of the space file, or in its folder.

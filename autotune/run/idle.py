@@ -43,7 +43,7 @@ def unnamed(kernel: Kernel) -> Iterator[str]:
     in_source = set(re.findall(r"[A-Za-z_]\w*", text if language else _NO_CODE.sub(" ", text)))
     for name, values in kernel.parameters.items():
         macros = {name, *(f"{name}_{value}" for value in values if isinstance(value, str))}
-        if not macros & in_source and name not in named | {SOURCE, "VARIANT"}:
+        if not macros & in_source and name not in named | {SOURCE}:
             yield (
                 f"{kernel.name}: parameter {name} does nothing: neither the source nor a function of the "
                 "space file names it; correct its name, or remove it"

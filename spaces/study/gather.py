@@ -13,6 +13,7 @@ def places(n, pattern, stride=1, side="load"):
 
 gather = Kernel(
     "gather.cu",
+    device_macros={"WARP": "warp_size"},
     problems={
         "cuda": [places(1 << 20, "stride", s) for s in (1, 17)]
         + [places(1 << 24, "every", s) for s in (1, 2, 4, 8, 16, 32)]
@@ -37,14 +38,13 @@ gather = Kernel(
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
     STAGE=("direct", "shared", "shuffle"),  # where an order is turned
-    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
 )
 
 
 @gather.constraint
-def warp_width_is_given(WARP, device):
-    """WARP is what the device calls a warp or a sub-group."""
-    return device.warp_size == WARP
+def warps_are_known(device):
+    """The source is written for warps, or sub-groups, of 16, 32 or 64 threads."""
+    return device.warp_size in (16, 32, 64)
 
 
 @gather.requires
