@@ -7,6 +7,7 @@
 `bench`     compilers and workers of a run, the jobs and keys of its problems
 `agreement` the expected outputs of a kernel without a reference
 `searching` the search of one problem
+`starting`  configurations of records, with which a search starts
 `tuner`     searches and finals on some devices of a run, in this process or in one of its own
 `division`  the problems and the time of a run, divided among its tuners
 `finals`    the best verified again and raced with the vendor's calls

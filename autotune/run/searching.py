@@ -19,6 +19,7 @@ from autotune.measure.worker_state import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne
+from autotune.run.starting import of_records
 from autotune.search.base import LEAST_RESULTS, Outlook, RelatedProblem, is_measured_whole
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.search.strategies import Strategy, find, in_given_order
@@ -196,6 +197,7 @@ class ProblemSearch:
             *winners_near(problem, before),
             kernel.default(),
             *map(kernel.completed, kernel.seeds),
+            *of_records(kernel, self.bench.device),
         ]
 
     def _is_whole(self, space: Space, budget: Budget) -> bool:
