@@ -222,7 +222,7 @@ def requirement(kernel: Kernel, configuration: Configuration, problem: Problem) 
 
     Categorical fields have the values of ``problem``. None where there is no condition.
     """
-    if "requires" not in kernel.hooks:
+    if not kernel.has_hook("requires", configuration):
         return None
     filled = kernel.filled(problem)
     fields = Problem({n: v if isinstance(v, str) else Symbol(n) for n, v in filled.items()})
