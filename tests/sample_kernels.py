@@ -40,7 +40,8 @@ def assert_mutation_is_refused(kernel: Kernel, mutation: tuple[str, str], folder
         (folder / name).mkdir()
     for header in bundled_folder("kernels").glob("*.h"):
         shutil.copy(header, folder / "kernels")
-    shutil.copy(kernel.file, folder / "spaces")
+    for file in (kernel.file, *kernel.file.parent.glob("_*.py")):
+        shutil.copy(file, folder / "spaces")
     text, (right, wrong) = source.read_text(), mutation
     assert right in text
     (folder / "kernels" / source.name).write_text(text.replace(right, wrong))
@@ -62,8 +63,7 @@ def assert_default_compiles_for_gpus(name: str) -> None:
 def assert_right_at_odd_sizes(name: str, chosen: dict[str, Value], device: Device) -> None:
     """All edge problems that the configuration allows."""
     kernel = find_kernel(name)
-    width = {"WARP": device.warp_size} if "WARP" in kernel.parameters else {}
-    configuration = kernel.completed({**chosen, **width})
+    configuration = kernel.completed(chosen)
     edges = [edge for edge in kernel.edges_on(device) if kernel.allows(configuration, edge)]
     assert edges
     with closing(Bench(Request(kernel, device, tuple(edges)))) as bench:

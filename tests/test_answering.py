@@ -86,7 +86,7 @@ def test_a_later_configuration_is_chosen_until_a_fit_has_it() -> None:
     """In addition to those that a fit promises; here it is the slowest by far."""
     kernel, record = find_kernel("sgemm"), read(H200 / "sgemm.json")
     device = record.device.planned_for()
-    every = [c for c in candidates_of([record], kernel, device) if c["VARIANT"] == "cuda"][:30]
+    every = [c for c in candidates_of([record], kernel, device) if c["SOURCE"] == "cuda"][:30]
     sizes = [Problem(m=m, n=n, k=k) for m, n, k in sgemm_sizes(5, 600) if min(m, n, k) >= 64]
     late, first, second, third = every[-1], sizes[:200], sizes[200:248], sizes[248:272]
     matrix = TimeMatrix(every)

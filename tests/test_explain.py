@@ -152,7 +152,7 @@ def test_a_cap_on_registers_spills() -> None:
     kernel = find_kernel("sgemm")
     tile = {"BM": 128, "BN": 128, "BK": 8, "TM": 8, "TN": 8, "VEC": 4}
     double = {"DOUBLE_SHARED": True, "DOUBLE_FRAGMENT": True, "MIN_BLOCKS": 4}
-    capped = KernelVariant("capped", kernel.completed({"VARIANT": "portable", **tile, **double}))
+    capped = KernelVariant("capped", kernel.completed({"SOURCE": "portable", **tile, **double}))
     (facts,) = (found := explain(setting_of(kernel, "sm_90", None), others=[capped])).facts
     assert facts.registers == 64 and facts.spill_bytes > 1000 and facts.outside
     assert facts.code.mix.accesses["local loads"] and facts.code.mix.accesses["local stores"]

@@ -52,7 +52,7 @@ def test_a_block_computes_its_tile(sgemm, space):
     p = Problem(m=1000, n=333, k=64)
     for number in range(0, len(space), len(space) // 500):
         c = space.configuration(number)
-        if c["VARIANT"] != "cuda":
+        if c["SOURCE"] != "cuda":
             continue
         step = sgemm.steps(c, p, SM_90)[-1]
         threads, tile = prod(step.block), c["BM"] * c["BN"]
@@ -67,21 +67,14 @@ def test_a_block_computes_its_tile(sgemm, space):
             assert step.shared_bytes >= 4 * tile * c["SLICES"]
 
 
-@pytest.mark.parametrize("variant", ["cuda", "slim"])
+@pytest.mark.parametrize("variant", ["cuda", "slim", "outer"])
 def test_every_parameter_of_a_source_is_known_to_it(sgemm, variant):
     source = sgemm.find_source(f"sgemm_{variant}.cu")
     headers = [
         source.parent / name for name in re.findall(r'#include "(\w+\.h)"', source.read_text())
     ]
     macros = set(re.findall(r"#ifndef (\w+)", "".join(f.read_text() for f in (source, *headers))))
-    relevant = {
-        name
-        for name in sgemm.parameters
-        for rule in sgemm.applies_rules
-        if rule.name == variant and name in rule.governs
-    }
-    assert relevant
-    assert relevant <= macros
+    assert set(sgemm.sources[variant].parameters) <= macros
 
 
 # ------------------------------------------------------------------ views
@@ -271,11 +264,11 @@ def test_views_of_host_arrays():
 def test_few_columns_or_rows_of_host_arrays(narrow, opencl_device, monkeypatch):
     """The slim source on the CPU, the large matrix along k and across it; k is split over the grid, twice alike."""
     kernel, device = find_kernel("sgemm"), choose_device(opencl_device)
-    chosen = {"VARIANT": "slim", "NARROW": narrow, "FEW": 4, "BLOCK_THREADS": 128, "TEAM": 16}
-    chosen |= {"VEC": 4, "UNROLL": 2, "GRIDK": 3, "WARP": device.warp_size}
+    chosen = {"SOURCE": "slim", "NARROW": narrow, "FEW": 4, "BLOCK_THREADS": 128, "TEAM": 16}
+    chosen |= {"VEC": 4, "UNROLL": 2, "GRIDK": 3}
     chosen |= {"STAGED": 1024 if narrow == "columns" else 0}
     assert is_member(kernel, kernel.completed(chosen), device)
-    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr(kernel, "default", lambda source="": kernel.completed(chosen))
     monkeypatch.setattr("autotune.calling.choice.lookup", lambda *_, **__: None)
     gemm, rng = load(kernel), np.random.default_rng(3)
     for k in (1036, 517):
@@ -308,7 +301,7 @@ def test_what_is_timed_adds_nothing_to_c(name):
 
 
 def test_sums_of_several_blocks_and_tails_have_no_lines(sgemm):
-    tail = sgemm.completed(next(seed for seed in sgemm.seeds if seed.get("TAIL")))
+    tail = sgemm.completed(sgemm.seeds[0]).replace(TAIL=True)
     splits = ({"SPLITK": 2}, {"GRIDK": 2, "RASTER": 1}, {"SLICES": 2})
     for direct in (tail, *(sgemm.default().replace(**split) for split in splits)):
         assert is_member(sgemm, direct, SM_90)
@@ -324,11 +317,10 @@ def test_a_matrix_by_columns_of_host_arrays(team, vec, gridk, opencl_device, mon
     """gemv_columns on the CPU: strips of any width, few sums of a strip and many, the same twice."""
     kernel, device = find_kernel("gemv_columns"), choose_device(opencl_device)
     chosen = {"BLOCK_THREADS": 128, "TEAM": team, "VEC": vec, "UNROLL": 8, "GRIDK": gridk}
-    chosen["WARP"] = device.warp_size
     assert is_member(kernel, kernel.completed(chosen), device)
     few_rows = Problem(m=8, n=32 * gridk - 1)
     assert kernel.allows(kernel.completed(chosen), few_rows) == (gridk == 1)
-    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr(kernel, "default", lambda source="": kernel.completed(chosen))
     monkeypatch.setattr("autotune.calling.choice.lookup", lambda *_, **__: None)
     product, rng = load(kernel), np.random.default_rng(3)
     for m, n in ((68, 8192), (131, 9001), (3, 20000)):
@@ -344,11 +336,11 @@ def test_a_matrix_by_columns_of_host_arrays(team, vec, gridk, opencl_device, mon
 def test_a_short_k_of_host_arrays(team, vec, opencl_device, monkeypatch):
     """The outer source on the CPU: parts of tiles, rows that are no whole quads, steps that go beyond k."""
     kernel, device = find_kernel("sgemm"), choose_device(opencl_device)
-    chosen = {"VARIANT": "outer", "BLOCK_THREADS": 128, "TEAM": team, "TM": 4, "TN": 4, "VEC": vec}
+    chosen = {"SOURCE": "outer", "BLOCK_THREADS": 128, "TEAM": team, "TM": 4, "TN": 4, "VEC": vec}
     assert is_member(kernel, kernel.completed(chosen), device)
     assert not kernel.allows(kernel.completed(chosen), Problem(m=9, n=8, k=65))
     assert kernel.allows(kernel.completed(chosen), Problem(m=9, n=9, k=64)) == (vec == 1)
-    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr(kernel, "default", lambda source="": kernel.completed(chosen))
     monkeypatch.setattr("autotune.calling.choice.lookup", lambda *_, **__: None)
     gemm, rng = load(kernel), np.random.default_rng(3)
     for m, n, k in ((70, 260, 1), (5, 132, 64), (33, 39, 7), (131, 17, 33), (9, 12, 0)):
@@ -404,14 +396,14 @@ def test_exact_data_need_all_three_products(kernel, size):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 def test_wgmma_is_offered_where_it_exists(kernel, arch):
-    variants = {found["VARIANT"] for found in enumerate_space(kernel, for_arch(arch))}
+    variants = {found["SOURCE"] for found in enumerate_space(kernel, for_arch(arch))}
     assert variants == ({"mma", "wgmma"} if arch == "sm_90" else {"mma"})
 
 
 def test_what_is_added_up_by_wgmma_has_no_lines(kernel):
     """Parts of k, of slices too; a tail may have them."""
     seeds = map(kernel.completed, kernel.seeds)
-    for seed in (seed for seed in seeds if seed["VARIANT"] == "wgmma"):
+    for seed in (seed for seed in seeds if seed["SOURCE"] == "wgmma"):
         is_added_up = seed["SPLITK"] * seed["GRIDK"] > 1 or seed["BM"] == seed["WM"]
         assert is_member(kernel, seed.replace(C_ROWS="lines"), SM_90) != is_added_up
 
@@ -422,14 +414,14 @@ def test_both_sources_compile_where_they_are_offered(kernel, arch):
     device = for_arch(arch)
     space = enumerate_space(kernel, device)
     chosen = [space.configuration(i) for i in space.sample(np.random.default_rng(1), 4)]
-    wgmma = [found for found in space if found["VARIANT"] == "wgmma"]
+    wgmma = [found for found in space if found["SOURCE"] == "wgmma"]
     chosen += {(c["BM"], c["BN"]): c for c in wgmma}.values()  # with PADDED
     plain = [found for found in wgmma if found["BM"] == 128 and not found["PADDED"]]
     chosen += {(c["SPLITK"] > 1, c["GRIDK"] > 1): c for c in plain}.values()
     chosen += {c["TAIL"]: c for c in plain if c["C_ROWS"] == "lines"}.values()
     for configuration in chosen:
         binary = compiled_for(kernel, configuration, kernel.first_problem("cuda"), device)
-        if configuration["VARIANT"] == "wgmma":
+        if configuration["SOURCE"] == "wgmma":
             assert "wgmma" not in binary.log  # the compiler says so where it makes them wait
             # the producer's addresses at most, which it reads again once per step
             assert binary.entry("sgemm_tf32x3").spill_bytes <= 128
@@ -444,7 +436,7 @@ def test_the_default_runs_wherever_something_does(kernel, arch):
 def test_only_rows_that_are_not_aligned_are_padded(kernel):
     """By a launch of its own, a thread for each quad, into workspaces of whole quads."""
     device = for_arch("sm_90")
-    padded = kernel.completed({**kernel.seeds[0], "PADDED": True})
+    padded = kernel.default("wgmma").replace(PADDED=True)
     odd = Problem(m=777, n=1234, k=999)
     pad, product = launch_sequence(kernel, padded, odd, device).launches
     sizes = {name: out.shape for name, out in kernel.workspaces(padded, odd, device).items()}
@@ -462,7 +454,7 @@ def test_only_rows_that_are_not_aligned_are_padded(kernel):
 def test_reduce_collects_words_as_its_space_says():
     """Not pairs, which its source has too and its space does not declare."""
     reduce, device = find_kernel("reduce"), for_arch("sm_90")
-    configuration = reduce.completed({"VARIANT": "cuda", "VEC": 4})
+    configuration = reduce.completed({"SOURCE": "cuda", "VEC": 4})
     ptx = ptx_of(reduce, configuration, Problem(n=1 << 20), device)
     assert "st.relaxed.gpu.global.b64" in ptx and "atom" not in ptx
 
@@ -477,9 +469,9 @@ def total(request, opencl_device, monkeypatch):
     kernel, device = find_kernel("reduce"), choose_device(opencl_device)
     chosen = {"BLOCK": 128, "VEC": 4, "ITEMS": 2, "WAVES": 4, "GRID_MODE": "stride"}
     chosen |= {"BLOCK_RED": "sequential", "WARP_TAIL": "barrier"}
-    chosen |= {"FINISH": request.param, "WARP": device.warp_size}
+    chosen["FINISH"] = request.param
     assert is_member(kernel, kernel.completed(chosen), device)
-    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr(kernel, "default", lambda source="": kernel.completed(chosen))
     monkeypatch.setattr("autotune.calling.choice.lookup", lambda *_, **__: None)
     return load(kernel)
 

@@ -10,6 +10,7 @@ from autotune import Configuration, Kernel, Launch, Out, Problem, Source
 from autotune.devices.device import Device, for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel import parsing
+from autotune.kernel.catalog import load_file
 from autotune.kernel.source import source_of, spec_fingerprint
 from autotune.kernel.space import Space, applicable, enumerate_space, is_member
 from autotune.run.idle import unnamed
@@ -240,7 +241,6 @@ def test_lists_of_sources_in_other_files_make_nothing_stale(tmp_path: Path) -> N
         "@k.launch\ndef launch(c, p):\n    return Launch((1,), (c.BM,))\n"
         "@k.arguments\ndef arguments(p, rng):\n    return {}\n"
     )
-    from autotune.kernel.catalog import load_file
 
     def fingerprint() -> str:
         kernel = load_file(spaces / "k.py")
@@ -259,3 +259,26 @@ def test_a_configuration_equals_no_other_source() -> None:
     assert plain != Configuration({name: plain[name] for name in plain if name != SOURCE})
     assert plain == Configuration(dict(reversed(list(plain.items()))))
     assert replace(SPACE, rows=SPACE.rows[:0]).free == set()
+
+
+BUNDLED = sorted(
+    file
+    for folder in ("spaces", "spaces/study")
+    for file in (Path(__file__).parents[1] / folder).glob("*.py")
+)
+
+
+@pytest.mark.parametrize("file", BUNDLED, ids=lambda file: file.stem)
+def test_a_bundled_space_file_is_short(file: Path) -> None:
+    assert len(file.read_text().splitlines()) <= 400
+
+
+@pytest.mark.parametrize(
+    "file", [file for file in BUNDLED if not file.name.startswith("_")], ids=lambda file: file.stem
+)
+def test_a_bundled_kernel_has_few_seeds_and_different_variants(file: Path) -> None:
+    """Variants that are compared have to differ."""
+    kernel = load_file(file)
+    assert len(kernel.seeds) <= 10
+    variants = list(map(kernel.completed, kernel.variants.values()))
+    assert len(set(variants)) == len(variants)

@@ -294,11 +294,11 @@ def test_a_default_is_deterministic_if_it_is_for_every_problem():
 
 def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module():
     for name, values, expected in (
-        ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, True),
-        ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, True),
-        ("reduce", {"VARIANT": "portable", "FINISH": "ticket"}, False),
-        ("sgemm", {"VARIANT": "cuda", "GRIDK": 3}, True),
-        ("sgemm", {"VARIANT": "cuda", "GRIDK": 1, "SPLITK": 8}, False),
+        ("reduce", {"SOURCE": "cuda", "COLLECT": "words"}, True),
+        ("reduce", {"SOURCE": "cuda", "COLLECT": "pair"}, True),
+        ("reduce", {"SOURCE": "portable", "FINISH": "ticket"}, False),
+        ("sgemm", {"SOURCE": "cuda", "GRIDK": 3}, True),
+        ("sgemm", {"SOURCE": "cuda", "GRIDK": 1, "SPLITK": 8}, False),
         ("gemv", {"FINISH": "ticket"}, False),
         ("gemv_columns", {"GRIDK": 8}, True),
         ("gemv_columns", {"GRIDK": 1}, False),
@@ -309,8 +309,8 @@ def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module
 
 def test_bundled_kernels_are_deterministic_but_for_atomic_sums():
     for name, values, fields, expected in (
-        ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, {}, True),
-        ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, {}, False),
+        ("reduce", {"SOURCE": "cuda", "COLLECT": "words"}, {}, True),
+        ("reduce", {"SOURCE": "cuda", "COLLECT": "pair"}, {}, False),
         ("gemv", {"SPLIT": 8, "FINISH": "atomic"}, {}, False),
         ("gemv", {"SPLIT": 8, "FINISH": "ticket"}, {}, True),
         ("copy", {}, {"mode": "copy"}, True),

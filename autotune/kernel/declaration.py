@@ -315,7 +315,7 @@ class Declaration(Functions):
 
         If it takes a configuration, that is the first argument.
         """
-        owner = self._serving(name, args[0]) if "c" in HOOKS[name] else self
+        owner = self._serving(name, args[0]) if "c" in HOOKS.get(name, ()) else self
         function = self._hook_of(owner, name)
         given = (self.filled(a) if fills and isinstance(a, Problem) else a for a in args)
         extra = {DEVICE: device} if name in owner.device_hooks else {}

@@ -17,7 +17,7 @@ from autotune.report.text_table import Table
 from autotune.report.wording import NONE, limit_words, listed, plural, value_text, without_paths
 from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, TunedProblem
-from autotune.values import Problem
+from autotune.values import SOURCE, Configuration, Problem
 
 MANY_PARAMETERS = 8
 #: Maximum number of columns of a table.
@@ -97,13 +97,16 @@ def configurations(content: ReportContent) -> Table:
     """Return each winner's parameters that have a choice and an effect.
 
     Many parameters of few problems are rows instead of columns. Of many parameters of many
-    problems, those with the same value in all winners are left out.
+    problems, those with the same value in all winners are left out. Winners of several sources have
+    their parameters in one column.
     """
     solved = [
         (problem, content.chosen(problem.entry.configuration))
         for problem in content.problems
         if problem.entry
     ]
+    if content.record.sources:
+        return _by_source(solved)
     met = {name for _, chosen in solved for name in chosen}
     names = [name for name in content.record.parameters if name in met]
     if len(solved) > 1 and len(names) > _SIDE_BY_SIDE:
@@ -118,6 +121,19 @@ def configurations(content: ReportContent) -> Table:
         first, *others = zip(("Parameter", *titles), *rows, strict=True)
         return Table(first, tuple(others), numeric=frozenset(range(1, len(first))))
     return Table(("Problem", *titles), tuple(rows), numeric=frozenset(range(1, 1 + len(names))))
+
+
+def _by_source(solved: Sequence[tuple[ProblemContent, Configuration]]) -> Table:
+    rows = [
+        (
+            problem.name,
+            value_text(problem.entry.configuration[SOURCE]),
+            ", ".join(f"{n}={value_text(v)}" for n, v in chosen.items() if n != SOURCE),
+        )
+        for problem, chosen in solved
+        if problem.entry
+    ]
+    return Table(("Problem", "Source", "Parameters"), tuple(rows))
 
 
 def portfolio(content: ReportContent) -> Table:

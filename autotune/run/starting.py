@@ -8,11 +8,12 @@ from itertools import islice
 
 import numpy as np
 
+from autotune.answers.schema import Portfolio
 from autotune.devices.device import Device
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.tuned.reading import read_layers
-from autotune.tuned.record import Portfolio, TunedRecord
+from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration
 
 #: Most configurations of records, of 1 to 3 s each on a GPU that nobody tuned.

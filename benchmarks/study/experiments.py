@@ -101,23 +101,30 @@ _N = 1 << 24
 _LADDER = {name.replace("_", " "): name for name in find_kernel("reduce_op").variants}
 _FINISHES = {finish: _wide(FINISH=finish) for finish in ("kernel", "ticket", "atomic")}
 _LAUNCHES: dict[str, Variant] = {
-    "two launches": {"VARIANT": "portable", "BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "oneshot",
+    "two launches": {"SOURCE": "portable", "BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "oneshot",
                      "BLOCK_RED": "shuffle", "WARP_TAIL": "shfl_down", "FINISH": "kernel"},
     "best": "best",
 }  # fmt: skip
 _UNROLLED = {
-    tree: {"VARIANT": "portable", "BLOCK": 256, "VEC": 1, "ITEMS": 2, "BLOCK_RED": tree,
+    tree: {"SOURCE": "portable", "BLOCK": 256, "VEC": 1, "ITEMS": 2, "BLOCK_RED": tree,
            "WARP_TAIL": "syncwarp", "FINISH": "kernel", "GRID_MODE": "oneshot"}
     for tree in ("sequential", "unrolled")
 }  # fmt: skip
 _PRODUCTS: dict[str, Variant] = {
     "naive": "naive",
-    "tile": {"ALG": "tile", "BLOCK_X": 16, "BLOCK_Y": 16, "BK": 16, "UNROLL": 8},
+    "tile": {
+        "SOURCE": "portable",
+        "ALG": "tile",
+        "BLOCK_X": 16,
+        "BLOCK_Y": 16,
+        "BK": 16,
+        "UNROLL": 8,
+    },
     "register": "register",
     "best": "best",
 }
 _DOUBLE = {
-    name: {"ALG": "register", "BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4, "UNROLL": 4,
+    name: {"SOURCE": "portable", "ALG": "register", "BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4, "UNROLL": 4,
            "DOUBLE_SHARED": shared, "DOUBLE_FRAGMENT": fragment}
     for name, shared, fragment in (
         ("single", False, False), ("shared", True, False), ("both", True, True),

@@ -104,11 +104,11 @@ def test_so_is_every_kind_of_configuration(
     space = enumerate_space(kernel, _device())
     kinds = {}
     for configuration in map(space.configuration, range(len(space))):
-        mma = configuration["VARIANT"] == "mma"
+        mma = configuration["SOURCE"] == "mma"
         names = ("BK", "FLUSH") if mma else ("BM", "BN", "VECTORS")
-        kinds.setdefault(tuple(configuration[name] for name in ("VARIANT", *names)), configuration)
+        kinds.setdefault(tuple(configuration[name] for name in ("SOURCE", *names)), configuration)
     for configuration in kinds.values():
-        monkeypatch.setattr(kernel, "default_values", dict(configuration))
+        monkeypatch.setattr(kernel, "default", lambda source="", chosen=configuration: chosen)
         print(configuration, end=" ")
         # Rows that are aligned, and not; large enough that cuBLAS does not split k, where its sums
         # are shorter: at 252 x 260 x 2052 one configuration has 2.3 times its largest error.

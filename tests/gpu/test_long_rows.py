@@ -48,7 +48,7 @@ def configured(tmp_path: Path) -> Callable[..., Any]:
     def made(values: tuple[int, ...] | None = None) -> Any:
         if values:
             names = ("CLUSTER", "THREADS", "PIECES", "MIN_BLOCKS")
-            kernel.default_values = dict(zip(names, values, strict=True))
+            kernel.sources[""].default_values = dict(zip(names, values, strict=True))
             if not is_member(kernel, kernel.default(), choose_device("cuda:0")):
                 pytest.skip(f"{kernel.default()} is not for this GPU")
         return load(kernel)

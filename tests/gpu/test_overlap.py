@@ -111,7 +111,7 @@ def gate(cupy: Any) -> Callable[[], None]:
 def ticket(kind: str) -> TunedKernel:
     """A kernel that adds up, with a ticket that is the caller's, the module's, or declared to be."""
     kernel = find_kernel("ticket", SPACES)
-    kernel.default_values = {"PIECE": 1 << 10, "TICKET": kind}
+    kernel.sources[""].default_values = {"PIECE": 1 << 10, "TICKET": kind}
     return load(kernel)
 
 

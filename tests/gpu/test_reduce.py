@@ -27,9 +27,9 @@ class Sums:
 
     def __init__(self, count: int, **chosen: int | str) -> None:
         self._kernel = find_kernel("reduce")
-        self._kernel.parameters["COLLECT"] = ("words", "pair")
+        self._kernel.sources["cuda"].parameters["COLLECT"] = ("words", "pair")
         self._device = choose_device("cuda:0")
-        self._configuration = self._kernel.completed({"VARIANT": "cuda", "VEC": VEC, **chosen})
+        self._configuration = self._kernel.completed({"SOURCE": "cuda", "VEC": VEC, **chosen})
         if self._configuration not in enumerate_space(self._kernel, self._device):
             pytest.skip(f"COLLECT={chosen['COLLECT']} is not for {self._device.arch}")
         self._executor = CudaBackend().open(self._device)

@@ -71,7 +71,7 @@ def planned(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
     def loaded(name: str) -> Any:
         kernel = load_file(tmp_path / "spaces" / f"{name}.py")
-        kernel.default_values = {"PER": 8, **request.param}
+        kernel.sources[""].default_values = {"PER": 8, **request.param}
         return load(kernel)
 
     return loaded
