@@ -105,7 +105,6 @@ struct config {
   int SPLIT;
   FINISH_value FINISH;
   int MIN_BLOCKS;
-  int WARP;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -260,7 +259,6 @@ struct plan {
   int SPLIT;
   FINISH_value FINISH;
   int MIN_BLOCKS;
-  int WARP;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -271,65 +269,65 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256,32,2,4,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {128,128,4,4,2,LOAD_value::plain,0,0,256,FINISH_value::atomic,4,32,{128, 1, 1},0,false,false,1,0,1023ULL,true},
-    {256,256,1,1,8,LOAD_value::plain,0,0,128,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,2,0,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::stream,0,0,64,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,3,0,1023ULL,true},
-    {256,32,2,4,2,LOAD_value::plain,0,0,128,FINISH_value::kernel,4,32,{256, 1, 1},0,false,true,4,0,1023ULL,true},
-    {256,128,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,64,1,4,8,LOAD_value::stream,0,0,16,FINISH_value::atomic,1,32,{256, 1, 1},0,false,false,6,0,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
-    {256,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,32,1,4,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,32,1,2,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,256,1,2,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,4,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,256,1,2,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
-    {1024,512,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{1024, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,8,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,2,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
-    {128,8,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {256,4,2,4,1,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
-    {128,16,8,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
-    {128,128,4,4,1,LOAD_value::plain,0,0,256,FINISH_value::atomic,4,32,{128, 1, 1},0,false,false,1,0,1023ULL,true},
-    {256,32,1,4,2,LOAD_value::plain,4096,0,256,FINISH_value::kernel,4,32,{256, 1, 1},0,false,true,13,0,1023ULL,true},
-    {128,32,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,32,{128, 1, 1},0,false,false,14,0,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::bypass,0,0,256,FINISH_value::ticket,4,32,{128, 1, 1},0,false,true,15,0,1022ULL,true},
-    {512,256,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {512,512,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,16,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,32,{128, 1, 1},0,false,true,16,-1,1023ULL,true},
-    {256,256,1,2,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
-    {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {512,512,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,8,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,2,1,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,12,1,1023ULL,true},
-    {256,1,1,1,4,LOAD_value::plain,0,8,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,17,1,1023ULL,true},
-    {128,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,16,-1,1022ULL,true},
-    {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,256,1,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,16,4,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,64,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,16,-1,1022ULL,true},
-    {256,4,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,32,4,2,2,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,11,-1,1022ULL,true},
-    {256,4,2,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,256,2,1,8,LOAD_value::stream,0,0,128,FINISH_value::atomic,2,32,{256, 1, 1},0,false,false,18,0,1023ULL,true},
-    {256,256,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,32,{256, 1, 1},0,false,false,19,0,1023ULL,true},
-    {128,64,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,32,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,32,2,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{128, 1, 1},0,false,true,8,-1,1023ULL,true},
-    {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,32,{256, 1, 1},0,false,true,10,1,1023ULL,true},
-    {256,16,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
-    {256,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {512,256,1,4,4,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1022ULL,true},
-    {512,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {256,4,4,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true}
+    {256,32,2,4,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {128,128,4,4,2,LOAD_value::plain,0,0,256,FINISH_value::atomic,4,{128, 1, 1},0,false,false,1,0,1023ULL,true},
+    {256,256,1,1,8,LOAD_value::plain,0,0,128,FINISH_value::ticket,1,{256, 1, 1},0,false,true,2,0,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::stream,0,0,64,FINISH_value::ticket,1,{256, 1, 1},0,false,true,3,0,1023ULL,true},
+    {256,32,2,4,2,LOAD_value::plain,0,0,128,FINISH_value::kernel,4,{256, 1, 1},0,false,true,4,0,1023ULL,true},
+    {256,128,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {256,64,1,4,8,LOAD_value::stream,0,0,16,FINISH_value::atomic,1,{256, 1, 1},0,false,false,6,0,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
+    {256,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,32,1,4,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,32,1,2,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,256,1,2,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,4,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,256,1,2,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
+    {1024,512,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{1024, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {256,8,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,2,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,10,1,1023ULL,true},
+    {128,8,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {256,4,2,4,1,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,10,1,1023ULL,true},
+    {128,16,8,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
+    {128,128,4,4,1,LOAD_value::plain,0,0,256,FINISH_value::atomic,4,{128, 1, 1},0,false,false,1,0,1023ULL,true},
+    {256,32,1,4,2,LOAD_value::plain,4096,0,256,FINISH_value::kernel,4,{256, 1, 1},0,false,true,13,0,1023ULL,true},
+    {128,32,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,{128, 1, 1},0,false,false,14,0,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::bypass,0,0,256,FINISH_value::ticket,4,{128, 1, 1},0,false,true,15,0,1022ULL,true},
+    {512,256,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {512,512,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,16,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,4,{128, 1, 1},0,false,true,16,-1,1023ULL,true},
+    {256,256,1,2,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,7,-1,1022ULL,true},
+    {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {512,512,1,2,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,8,2,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,2,1,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,12,1,1023ULL,true},
+    {256,1,1,1,4,LOAD_value::plain,0,8,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,17,1,1023ULL,true},
+    {128,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,16,-1,1022ULL,true},
+    {256,32,1,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,256,1,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,16,4,4,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,64,1,4,8,LOAD_value::bypass,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,16,-1,1022ULL,true},
+    {256,4,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,256,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,32,4,2,2,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,11,-1,1022ULL,true},
+    {256,4,2,2,2,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {256,256,2,1,8,LOAD_value::stream,0,0,128,FINISH_value::atomic,2,{256, 1, 1},0,false,false,18,0,1023ULL,true},
+    {256,256,2,4,2,LOAD_value::stream,0,0,128,FINISH_value::atomic,4,{256, 1, 1},0,false,false,19,0,1023ULL,true},
+    {128,64,1,4,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {256,32,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {128,32,2,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{128, 1, 1},0,false,true,8,-1,1023ULL,true},
+    {256,1,1,1,4,LOAD_value::plain,0,0,1,FINISH_value::ticket,2,{256, 1, 1},0,false,true,10,1,1023ULL,true},
+    {256,16,4,4,1,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,9,-1,1023ULL,true},
+    {256,8,4,4,4,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {512,256,1,4,4,LOAD_value::bypass,0,0,1,FINISH_value::ticket,1,{512, 1, 1},0,false,true,5,-1,1022ULL,true},
+    {512,256,1,2,8,LOAD_value::stream,0,0,1,FINISH_value::ticket,1,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {256,4,4,4,2,LOAD_value::plain,0,0,1,FINISH_value::ticket,1,{256, 1, 1},0,false,true,10,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -1724,7 +1722,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.BLOCK, p_.LANES, p_.ROWS, p_.VEC, p_.UNROLL, p_.LOAD, p_.X_SHARED, p_.WAVES, p_.SPLIT, p_.FINISH, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
+  return {p_.BLOCK, p_.LANES, p_.ROWS, p_.VEC, p_.UNROLL, p_.LOAD, p_.X_SHARED, p_.WAVES, p_.SPLIT, p_.FINISH, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

@@ -74,7 +74,6 @@ struct config {
   LOAD_value LOAD;
   int GRIDK;
   int MIN_BLOCKS;
-  int WARP;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -226,7 +225,6 @@ struct plan {
   LOAD_value LOAD;
   int GRIDK;
   int MIN_BLOCKS;
-  int WARP;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -237,49 +235,49 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256,8,1,4,8,LOAD_value::plain,1,1,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {512,1,1,4,2,LOAD_value::plain,256,1,32,{512, 1, 1},0,true,true,1,0,1023ULL,true},
-    {512,4,1,4,8,LOAD_value::plain,128,1,32,{512, 1, 1},0,true,true,2,1,1023ULL,true},
-    {512,32,1,1,16,LOAD_value::plain,128,1,32,{512, 1, 1},0,true,true,3,2,1023ULL,true},
-    {512,16,1,4,8,LOAD_value::plain,128,1,32,{512, 1, 1},0,true,true,4,3,1023ULL,true},
-    {512,8,1,2,8,LOAD_value::plain,12,1,32,{512, 1, 1},0,true,true,5,4,1023ULL,true},
-    {512,32,1,1,8,LOAD_value::plain,16,1,32,{512, 1, 1},0,true,true,6,5,1023ULL,true},
-    {512,4,1,4,8,LOAD_value::plain,1,1,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {256,8,1,4,8,LOAD_value::plain,8,1,32,{256, 1, 1},0,true,true,8,6,1023ULL,true},
-    {512,4,1,4,4,LOAD_value::plain,1,2,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {128,32,1,4,8,LOAD_value::bypass,12,4,32,{128, 1, 1},0,true,true,9,7,1022ULL,true},
-    {512,8,2,4,8,LOAD_value::stream,1,1,32,{512, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {512,8,1,4,8,LOAD_value::stream,1,1,32,{512, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {256,8,2,4,8,LOAD_value::stream,1,2,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,16,1,4,8,LOAD_value::bypass,1,1,32,{256, 1, 1},0,false,true,10,-1,1022ULL,true},
-    {512,16,2,4,4,LOAD_value::plain,1,1,32,{512, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {256,32,1,4,16,LOAD_value::plain,1,2,32,{256, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {128,32,1,4,4,LOAD_value::plain,1,1,32,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {128,32,2,4,4,LOAD_value::stream,1,1,32,{128, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,8,1,4,8,LOAD_value::plain,8,2,32,{256, 1, 1},0,true,true,8,6,1023ULL,true},
-    {512,8,1,2,16,LOAD_value::plain,128,1,32,{512, 1, 1},0,true,true,2,1,1023ULL,true},
-    {512,16,1,4,16,LOAD_value::stream,1,1,32,{512, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {512,4,1,4,4,LOAD_value::plain,1,1,32,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {512,16,1,4,8,LOAD_value::stream,128,1,32,{512, 1, 1},0,true,true,4,3,1023ULL,true},
-    {128,32,2,4,8,LOAD_value::stream,1,1,32,{128, 1, 1},0,false,true,12,-1,1023ULL,true},
-    {256,8,1,4,16,LOAD_value::plain,12,2,32,{256, 1, 1},0,true,true,13,8,1023ULL,true},
-    {512,16,1,2,8,LOAD_value::plain,12,2,32,{512, 1, 1},0,true,true,13,8,1023ULL,true},
-    {512,8,1,4,16,LOAD_value::stream,1,1,32,{512, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {256,8,1,4,8,LOAD_value::stream,1,1,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {256,16,1,4,8,LOAD_value::stream,1,1,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,8,1,4,4,LOAD_value::stream,1,2,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {256,16,1,4,8,LOAD_value::stream,1,2,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,16,2,4,8,LOAD_value::stream,1,1,32,{256, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {256,8,1,4,4,LOAD_value::stream,1,4,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {128,8,1,4,8,LOAD_value::stream,1,1,32,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {256,16,1,4,16,LOAD_value::plain,1,2,32,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
-    {256,32,1,4,8,LOAD_value::plain,1,2,32,{256, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {128,32,1,4,4,LOAD_value::stream,1,1,32,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {128,32,1,4,4,LOAD_value::stream,1,4,32,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
-    {256,8,1,4,8,LOAD_value::stream,4,1,32,{256, 1, 1},0,true,true,14,9,1023ULL,true},
-    {512,8,1,2,8,LOAD_value::plain,16,1,32,{512, 1, 1},0,true,true,15,10,1023ULL,true},
-    {512,8,1,1,8,LOAD_value::plain,64,1,32,{512, 1, 1},0,true,true,16,11,1023ULL,true},
-    {256,32,1,4,8,LOAD_value::stream,1,1,32,{256, 1, 1},0,false,true,11,-1,1023ULL,true}
+    {256,8,1,4,8,LOAD_value::plain,1,1,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {512,1,1,4,2,LOAD_value::plain,256,1,{512, 1, 1},0,true,true,1,0,1023ULL,true},
+    {512,4,1,4,8,LOAD_value::plain,128,1,{512, 1, 1},0,true,true,2,1,1023ULL,true},
+    {512,32,1,1,16,LOAD_value::plain,128,1,{512, 1, 1},0,true,true,3,2,1023ULL,true},
+    {512,16,1,4,8,LOAD_value::plain,128,1,{512, 1, 1},0,true,true,4,3,1023ULL,true},
+    {512,8,1,2,8,LOAD_value::plain,12,1,{512, 1, 1},0,true,true,5,4,1023ULL,true},
+    {512,32,1,1,8,LOAD_value::plain,16,1,{512, 1, 1},0,true,true,6,5,1023ULL,true},
+    {512,4,1,4,8,LOAD_value::plain,1,1,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {256,8,1,4,8,LOAD_value::plain,8,1,{256, 1, 1},0,true,true,8,6,1023ULL,true},
+    {512,4,1,4,4,LOAD_value::plain,1,2,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {128,32,1,4,8,LOAD_value::bypass,12,4,{128, 1, 1},0,true,true,9,7,1022ULL,true},
+    {512,8,2,4,8,LOAD_value::stream,1,1,{512, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {512,8,1,4,8,LOAD_value::stream,1,1,{512, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,8,2,4,8,LOAD_value::stream,1,2,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,16,1,4,8,LOAD_value::bypass,1,1,{256, 1, 1},0,false,true,10,-1,1022ULL,true},
+    {512,16,2,4,4,LOAD_value::plain,1,1,{512, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {256,32,1,4,16,LOAD_value::plain,1,2,{256, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {128,32,1,4,4,LOAD_value::plain,1,1,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {128,32,2,4,4,LOAD_value::stream,1,1,{128, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {256,8,1,4,8,LOAD_value::plain,8,2,{256, 1, 1},0,true,true,8,6,1023ULL,true},
+    {512,8,1,2,16,LOAD_value::plain,128,1,{512, 1, 1},0,true,true,2,1,1023ULL,true},
+    {512,16,1,4,16,LOAD_value::stream,1,1,{512, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {512,4,1,4,4,LOAD_value::plain,1,1,{512, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {512,16,1,4,8,LOAD_value::stream,128,1,{512, 1, 1},0,true,true,4,3,1023ULL,true},
+    {128,32,2,4,8,LOAD_value::stream,1,1,{128, 1, 1},0,false,true,12,-1,1023ULL,true},
+    {256,8,1,4,16,LOAD_value::plain,12,2,{256, 1, 1},0,true,true,13,8,1023ULL,true},
+    {512,16,1,2,8,LOAD_value::plain,12,2,{512, 1, 1},0,true,true,13,8,1023ULL,true},
+    {512,8,1,4,16,LOAD_value::stream,1,1,{512, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,8,1,4,8,LOAD_value::stream,1,1,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,16,1,4,8,LOAD_value::stream,1,1,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,8,1,4,4,LOAD_value::stream,1,2,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,16,1,4,8,LOAD_value::stream,1,2,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,16,2,4,8,LOAD_value::stream,1,1,{256, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {256,8,1,4,4,LOAD_value::stream,1,4,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {128,8,1,4,8,LOAD_value::stream,1,1,{128, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {256,16,1,4,16,LOAD_value::plain,1,2,{256, 1, 1},0,false,true,10,-1,1023ULL,true},
+    {256,32,1,4,8,LOAD_value::plain,1,2,{256, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {128,32,1,4,4,LOAD_value::stream,1,1,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {128,32,1,4,4,LOAD_value::stream,1,4,{128, 1, 1},0,false,true,11,-1,1023ULL,true},
+    {256,8,1,4,8,LOAD_value::stream,4,1,{256, 1, 1},0,true,true,14,9,1023ULL,true},
+    {512,8,1,2,8,LOAD_value::plain,16,1,{512, 1, 1},0,true,true,15,10,1023ULL,true},
+    {512,8,1,1,8,LOAD_value::plain,64,1,{512, 1, 1},0,true,true,16,11,1023ULL,true},
+    {256,32,1,4,8,LOAD_value::stream,1,1,{256, 1, 1},0,false,true,11,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -1149,7 +1147,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.BLOCK_THREADS, p_.TEAM, p_.LINES, p_.VEC, p_.UNROLL, p_.LOAD, p_.GRIDK, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
+  return {p_.BLOCK_THREADS, p_.TEAM, p_.LINES, p_.VEC, p_.UNROLL, p_.LOAD, p_.GRIDK, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

@@ -26,7 +26,7 @@
 //
 //     using namespace autotune::hgemm;
 //     constexpr config c = lookup(90, 1, 4096, 4096, dtype_value::float16, out_dtype_value::float16);
-//     // c.VARIANT and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k, dtype, out_dtype)
+//     // c.SOURCE and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k, dtype, out_dtype)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
 
@@ -56,8 +56,8 @@ enum class device {
   NVIDIA_H200  ///< NVIDIA H200, sm_90
 };
 
-/// Values of VARIANT.
-enum class VARIANT_value {
+/// Values of SOURCE.
+enum class SOURCE_value {
   mma, wgmma, wmma
 };
 
@@ -81,9 +81,8 @@ struct extent {
   unsigned x, y, z;
 };
 
-/// A configuration and how to launch it.
-struct config {
-  VARIANT_value VARIANT;
+/// Parameters of the source mma.
+struct mma_parameters {
   int BM;
   int BN;
   int BK;
@@ -91,11 +90,39 @@ struct config {
   int WN;
   int STAGES;
   LAYOUT_value LAYOUT;
+  bool PADDED;
+  int RASTER;
+  int MIN_BLOCKS;
+};
+
+/// Parameters of the source wgmma.
+struct wgmma_parameters {
+  int BM;
+  int BN;
+  int STAGES;
   int CLUSTER;
   int SPLITK;
   bool PADDED;
   int RASTER;
-  int MIN_BLOCKS;
+};
+
+/// Parameters of the source wmma.
+struct wmma_parameters {
+  int BM;
+  int BN;
+  int BK;
+  int WM;
+  int WN;
+  int RASTER;
+};
+
+/// A configuration and how to launch it.
+/// It has the parameters of its source; those of all others are zero.
+struct config {
+  SOURCE_value SOURCE;
+  mma_parameters mma;
+  wgmma_parameters wgmma;
+  wmma_parameters wmma;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -239,19 +266,10 @@ constexpr long long generations_apart(int a_, int b_) {
 inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
-  VARIANT_value VARIANT;
-  int BM;
-  int BN;
-  int BK;
-  int WM;
-  int WN;
-  int STAGES;
-  LAYOUT_value LAYOUT;
-  int CLUSTER;
-  int SPLITK;
-  bool PADDED;
-  int RASTER;
-  int MIN_BLOCKS;
+  SOURCE_value SOURCE;
+  mma_parameters mma;
+  wgmma_parameters wgmma;
+  wmma_parameters wmma;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -262,34 +280,34 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::mma,128,128,32,64,32,4,LAYOUT_value::swizzle,1,1,false,8,1,{256, 1, 1},65536,false,true,0,-1,511ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,2,false,4,1,{384, 1, 1},198656,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,2,false,8,1,{384, 1, 1},198656,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,1,false,4,1,{384, 1, 1},198656,false,true,2,1,16ULL,true},
-    {VARIANT_value::mma,128,64,64,64,32,4,LAYOUT_value::swizzle,1,1,true,16,2,{128, 1, 1},98304,false,true,3,2,112ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,1,false,16,1,{384, 1, 1},198656,false,true,4,1,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,1,false,4,1,{384, 1, 1},198656,false,true,4,1,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,2,true,8,1,{384, 1, 1},198656,false,true,5,3,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,2,false,16,1,{384, 1, 1},198656,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,256,128,32,16,32,4,LAYOUT_value::swizzle,1,2,true,4,1,{384, 1, 1},198656,false,true,6,3,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,1,false,8,1,{384, 1, 1},198656,false,true,4,1,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,3,LAYOUT_value::swizzle,1,1,false,16,1,{384, 1, 1},149504,false,true,4,1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,32,16,32,5,LAYOUT_value::swizzle,1,1,true,8,1,{384, 1, 1},165888,false,true,0,4,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,2,1,false,16,1,{384, 1, 1},198656,false,true,7,1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,6,LAYOUT_value::swizzle,1,1,false,4,1,{384, 1, 1},149504,false,true,2,1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,1,false,16,1,{384, 1, 1},198656,false,true,2,1,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,3,LAYOUT_value::swizzle,2,1,false,16,1,{384, 1, 1},149504,false,true,7,1,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,3,LAYOUT_value::swizzle,1,2,true,16,1,{384, 1, 1},149504,false,true,5,3,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,2,1,false,8,1,{384, 1, 1},198656,false,true,7,1,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,3,LAYOUT_value::swizzle,1,1,false,8,1,{384, 1, 1},149504,false,true,4,1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,1,false,8,1,{384, 1, 1},198656,false,true,2,1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,32,16,32,5,LAYOUT_value::swizzle,1,1,true,4,1,{384, 1, 1},165888,false,true,0,4,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,3,LAYOUT_value::swizzle,1,2,true,8,1,{384, 1, 1},149504,false,true,5,3,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,6,LAYOUT_value::swizzle,1,1,true,16,1,{384, 1, 1},149504,false,true,2,4,16ULL,true},
-    {VARIANT_value::wgmma,128,128,32,16,32,6,LAYOUT_value::swizzle,1,1,true,4,1,{384, 1, 1},198656,false,true,0,4,16ULL,true},
-    {VARIANT_value::wgmma,128,64,32,16,32,8,LAYOUT_value::swizzle,1,1,true,16,1,{384, 1, 1},198656,false,true,2,4,16ULL,true},
-    {VARIANT_value::wgmma,128,256,32,16,32,4,LAYOUT_value::swizzle,1,2,true,4,1,{384, 1, 1},198656,false,true,5,3,16ULL,true},
-    {VARIANT_value::wgmma,128,128,32,16,32,5,LAYOUT_value::swizzle,1,1,true,16,1,{384, 1, 1},165888,false,true,0,4,16ULL,true}
+    {SOURCE_value::mma,{128,128,32,64,32,4,LAYOUT_value::swizzle,false,8,1},{},{},{256, 1, 1},65536,false,true,0,-1,511ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,2,false,4},{},{384, 1, 1},198656,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,2,false,8},{},{384, 1, 1},198656,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,1,false,4},{},{384, 1, 1},198656,false,true,2,1,16ULL,true},
+    {SOURCE_value::mma,{128,64,64,64,32,4,LAYOUT_value::swizzle,true,16,2},{},{},{128, 1, 1},98304,false,true,3,2,112ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,1,1,false,16},{},{384, 1, 1},198656,false,true,4,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,1,1,false,4},{},{384, 1, 1},198656,false,true,4,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,1,2,true,8},{},{384, 1, 1},198656,false,true,5,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,2,false,16},{},{384, 1, 1},198656,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,4,1,2,true,4},{},{384, 1, 1},198656,false,true,6,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,1,1,false,8},{},{384, 1, 1},198656,false,true,4,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,3,1,1,false,16},{},{384, 1, 1},149504,false,true,4,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,5,1,1,true,8},{},{384, 1, 1},165888,false,true,7,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,2,1,false,16},{},{384, 1, 1},198656,false,true,8,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,6,1,1,false,4},{},{384, 1, 1},149504,false,true,2,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,1,false,16},{},{384, 1, 1},198656,false,true,2,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,3,2,1,false,16},{},{384, 1, 1},149504,false,true,8,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,3,1,2,true,16},{},{384, 1, 1},149504,false,true,5,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,2,1,false,8},{},{384, 1, 1},198656,false,true,8,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,3,1,1,false,8},{},{384, 1, 1},149504,false,true,4,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,1,false,8},{},{384, 1, 1},198656,false,true,2,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,5,1,1,true,4},{},{384, 1, 1},165888,false,true,7,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,3,1,2,true,8},{},{384, 1, 1},149504,false,true,5,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,6,1,1,true,16},{},{384, 1, 1},149504,false,true,2,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,6,1,1,true,4},{},{384, 1, 1},198656,false,true,7,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,8,1,1,true,16},{},{384, 1, 1},198656,false,true,2,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,256,4,1,2,true,4},{},{384, 1, 1},198656,false,true,5,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,5,1,1,true,16},{},{384, 1, 1},165888,false,true,7,4,16ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -538,14 +556,15 @@ constexpr number blocks_of(const plan& p_, const problem& asked_) {
   (void)k;
   (void)asked_;
   switch (p_.shape) {
-    case 0: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{132});
+    case 0: return minimum((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132});
     case 1: return (((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})) * number{2});
     case 2: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{132});
-    case 3: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{264});
+    case 3: return minimum((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264});
     case 4: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})), number{132});
     case 5: return (((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})) * number{2});
     case 6: return (((ceil_div(m, number{256}) * number{1}) * ceil_div(n, number{128})) * number{2});
-    case 7: return minimum(((ceil_div(m, number{256}) * number{2}) * ceil_div(n, number{256})), number{132});
+    case 7: return minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{132});
+    case 8: return minimum(((ceil_div(m, number{256}) * number{2}) * ceil_div(n, number{256})), number{132});
     default: return {0, false};
   }
 }
@@ -558,14 +577,15 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number k{asked_.k};
   (void)k;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{132}), number{1}, number{1});
+    case 0: return extent_of(minimum((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), number{1}, number{1});
     case 1: return extent_of(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{1}, number{2});
     case 2: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{132}), number{1}, number{1});
-    case 3: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{64})), number{264}), number{1}, number{1});
+    case 3: return extent_of(minimum((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{264}), number{1}, number{1});
     case 4: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})), number{132}), number{1}, number{1});
     case 5: return extent_of(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{256})), number{1}, number{2});
     case 6: return extent_of(((ceil_div(m, number{256}) * number{1}) * ceil_div(n, number{128})), number{1}, number{2});
-    case 7: return extent_of(minimum(((ceil_div(m, number{256}) * number{2}) * ceil_div(n, number{256})), number{132}), number{1}, number{1});
+    case 7: return extent_of(minimum(((ceil_div(m, number{128}) * number{1}) * ceil_div(n, number{128})), number{132}), number{1}, number{1});
+    case 8: return extent_of(minimum(((ceil_div(m, number{256}) * number{2}) * ceil_div(n, number{256})), number{132}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1852,7 +1872,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.LAYOUT, p_.CLUSTER, p_.SPLITK, p_.PADDED, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
+  return {p_.SOURCE, p_.mma, p_.wgmma, p_.wmma, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

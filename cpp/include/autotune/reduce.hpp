@@ -32,7 +32,7 @@
 //
 //     using namespace autotune::reduce;
 //     constexpr config c = lookup(90, 65536);
-//     // c.VARIANT and the other parameters, c.block, c.shared_bytes, c.grid(n)
+//     // c.SOURCE and the other parameters, c.block, c.shared_bytes, c.grid(n)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
 
@@ -62,8 +62,8 @@ enum class device {
   NVIDIA_H200  ///< NVIDIA H200, sm_90
 };
 
-/// Values of VARIANT.
-enum class VARIANT_value {
+/// Values of SOURCE.
+enum class SOURCE_value {
   portable, cuda
 };
 
@@ -94,7 +94,7 @@ enum class FINISH_value {
 
 /// Values of COLLECT.
 enum class COLLECT_value {
-  words, pair
+  words
 };
 
 /// Values of SENDER.
@@ -107,9 +107,8 @@ struct extent {
   unsigned x, y, z;
 };
 
-/// A configuration and how to launch it.
-struct config {
-  VARIANT_value VARIANT;
+/// Parameters of the source portable.
+struct portable_parameters {
   int BLOCK;
   int VEC;
   int ITEMS;
@@ -119,10 +118,28 @@ struct config {
   BLOCK_RED_value BLOCK_RED;
   WARP_TAIL_value WARP_TAIL;
   FINISH_value FINISH;
+  int MIN_BLOCKS;
+};
+
+/// Parameters of the source cuda.
+struct cuda_parameters {
+  int BLOCK;
+  int VEC;
+  int ITEMS;
+  LOAD_value LOAD;
+  GRID_MODE_value GRID_MODE;
+  int WAVES;
   COLLECT_value COLLECT;
   SENDER_value SENDER;
   int MIN_BLOCKS;
-  int WARP;
+};
+
+/// A configuration and how to launch it.
+/// It has the parameters of its source; those of all others are zero.
+struct config {
+  SOURCE_value SOURCE;
+  portable_parameters portable;
+  cuda_parameters cuda;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -266,20 +283,9 @@ constexpr long long generations_apart(int a_, int b_) {
 inline constexpr int archs[] = {75, 80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
-  VARIANT_value VARIANT;
-  int BLOCK;
-  int VEC;
-  int ITEMS;
-  LOAD_value LOAD;
-  GRID_MODE_value GRID_MODE;
-  int WAVES;
-  BLOCK_RED_value BLOCK_RED;
-  WARP_TAIL_value WARP_TAIL;
-  FINISH_value FINISH;
-  COLLECT_value COLLECT;
-  SENDER_value SENDER;
-  int MIN_BLOCKS;
-  int WARP;
+  SOURCE_value SOURCE;
+  portable_parameters portable;
+  cuda_parameters cuda;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -290,55 +296,55 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::portable,256,4,4,LOAD_value::plain,GRID_MODE_value::stride,8,BLOCK_RED_value::shuffle,WARP_TAIL_value::shfl_down,FINISH_value::ticket,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {VARIANT_value::cuda,256,2,2,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,1,0,1023ULL,true},
-    {VARIANT_value::cuda,512,4,2,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,256,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{128, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,4,-1,1023ULL,true},
-    {VARIANT_value::cuda,768,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,5,3,1022ULL,true},
-    {VARIANT_value::cuda,768,4,2,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,5,3,1023ULL,true},
-    {VARIANT_value::cuda,768,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
-    {VARIANT_value::portable,1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,false,true,7,-1,1023ULL,true},
-    {VARIANT_value::cuda,256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,768,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,5,3,1023ULL,true},
-    {VARIANT_value::cuda,1024,2,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,true,true,7,5,1023ULL,true},
-    {VARIANT_value::cuda,128,4,1,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,8,6,1023ULL,true},
-    {VARIANT_value::cuda,64,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{64, 1, 1},0,true,true,8,6,1022ULL,true},
-    {VARIANT_value::cuda,128,1,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,9,7,1022ULL,true},
-    {VARIANT_value::cuda,128,2,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,9,7,1023ULL,true},
-    {VARIANT_value::cuda,256,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,256,2,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1022ULL,true},
-    {VARIANT_value::cuda,256,4,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1022ULL,true},
-    {VARIANT_value::cuda,128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{256, 1, 1},0,true,true,10,8,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,10,8,1023ULL,true},
-    {VARIANT_value::cuda,768,2,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,11,9,1023ULL,true},
-    {VARIANT_value::cuda,1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{1024, 1, 1},0,true,true,7,5,1023ULL,true},
-    {VARIANT_value::cuda,256,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,9,7,1022ULL,true},
-    {VARIANT_value::cuda,256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,10,8,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{512, 1, 1},0,true,true,10,8,1022ULL,true},
-    {VARIANT_value::cuda,256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,12,10,1023ULL,true},
-    {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,11,9,1022ULL,true},
-    {VARIANT_value::cuda,768,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
-    {VARIANT_value::cuda,768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,11,9,1023ULL,true},
-    {VARIANT_value::cuda,256,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,9,7,1023ULL,true},
-    {VARIANT_value::cuda,512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{512, 1, 1},0,true,true,10,8,1023ULL,true},
-    {VARIANT_value::cuda,512,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{512, 1, 1},0,true,true,2,1,226ULL,true},
-    {VARIANT_value::cuda,256,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{256, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,768,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1023ULL,true},
-    {VARIANT_value::cuda,768,1,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{768, 1, 1},0,true,true,11,9,1022ULL,true},
-    {VARIANT_value::cuda,768,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,6,4,1022ULL,true},
-    {VARIANT_value::cuda,768,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{768, 1, 1},0,true,true,13,-1,1023ULL,true},
-    {VARIANT_value::cuda,128,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,9,7,1023ULL,true},
-    {VARIANT_value::cuda,128,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{128, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,128,4,2,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,1,0,1022ULL,true},
-    {VARIANT_value::cuda,128,1,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{128, 1, 1},0,true,true,1,0,1023ULL,true},
-    {VARIANT_value::cuda,128,2,1,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{128, 1, 1},0,true,true,14,11,1022ULL,true},
-    {VARIANT_value::cuda,128,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,4,32,{128, 1, 1},0,true,true,2,1,1023ULL,true},
-    {VARIANT_value::cuda,256,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,1,32,{256, 1, 1},0,true,true,3,2,1023ULL,true},
-    {VARIANT_value::cuda,256,4,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,BLOCK_RED_value::interleaved,WARP_TAIL_value::barrier,FINISH_value::kernel,COLLECT_value::words,SENDER_value::block_,2,32,{256, 1, 1},0,true,true,10,8,1022ULL,true}
+    {SOURCE_value::portable,{256,4,4,LOAD_value::plain,GRID_MODE_value::stride,8,BLOCK_RED_value::shuffle,WARP_TAIL_value::shfl_down,FINISH_value::ticket,1},{},{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,2,2,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,1,0,1023ULL,true},
+    {SOURCE_value::cuda,{},{512,4,2,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{512, 1, 1},0,true,true,2,1,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,3,2,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{128, 1, 1},0,true,true,3,2,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,COLLECT_value::words,SENDER_value::block_,2},{128, 1, 1},0,true,true,4,-1,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{768, 1, 1},0,true,true,5,3,1022ULL,true},
+    {SOURCE_value::cuda,{},{768,4,2,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,5,3,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,6,4,1023ULL,true},
+    {SOURCE_value::portable,{1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,WARP_TAIL_value::barrier,FINISH_value::kernel,1},{},{1024, 1, 1},0,false,true,7,-1,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,2,1,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,5,3,1023ULL,true},
+    {SOURCE_value::cuda,{},{1024,2,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{1024, 1, 1},0,true,true,7,5,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,4,1,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{128, 1, 1},0,true,true,8,6,1023ULL,true},
+    {SOURCE_value::cuda,{},{64,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{64, 1, 1},0,true,true,8,6,1022ULL,true},
+    {SOURCE_value::cuda,{},{128,1,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{128, 1, 1},0,true,true,9,7,1022ULL,true},
+    {SOURCE_value::cuda,{},{128,2,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{128, 1, 1},0,true,true,9,7,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,3,2,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,2,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,2,1,1022ULL,true},
+    {SOURCE_value::cuda,{},{256,4,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,2,1,1022ULL,true},
+    {SOURCE_value::cuda,{},{128,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{128, 1, 1},0,true,true,3,2,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{256, 1, 1},0,true,true,10,8,1023ULL,true},
+    {SOURCE_value::cuda,{},{512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{512, 1, 1},0,true,true,10,8,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,2,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,11,9,1023ULL,true},
+    {SOURCE_value::cuda,{},{1024,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{1024, 1, 1},0,true,true,7,5,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,9,7,1022ULL,true},
+    {SOURCE_value::cuda,{},{256,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{256, 1, 1},0,true,true,10,8,1023ULL,true},
+    {SOURCE_value::cuda,{},{512,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{512, 1, 1},0,true,true,10,8,1022ULL,true},
+    {SOURCE_value::cuda,{},{256,4,4,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{256, 1, 1},0,true,true,2,1,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,4,16,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,12,10,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{768, 1, 1},0,true,true,11,9,1022ULL,true},
+    {SOURCE_value::cuda,{},{768,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,6,4,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,11,9,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,2,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,9,7,1023ULL,true},
+    {SOURCE_value::cuda,{},{512,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{512, 1, 1},0,true,true,10,8,1023ULL,true},
+    {SOURCE_value::cuda,{},{512,2,4,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{512, 1, 1},0,true,true,2,1,226ULL,true},
+    {SOURCE_value::cuda,{},{256,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{256, 1, 1},0,true,true,2,1,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,6,4,1023ULL,true},
+    {SOURCE_value::cuda,{},{768,1,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{768, 1, 1},0,true,true,11,9,1022ULL,true},
+    {SOURCE_value::cuda,{},{768,4,8,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,6,4,1022ULL,true},
+    {SOURCE_value::cuda,{},{768,4,16,LOAD_value::plain,GRID_MODE_value::stride,2,COLLECT_value::words,SENDER_value::block_,1},{768, 1, 1},0,true,true,13,-1,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,4,4,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{128, 1, 1},0,true,true,9,7,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,4,8,LOAD_value::plain,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{128, 1, 1},0,true,true,2,1,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,4,2,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{128, 1, 1},0,true,true,1,0,1022ULL,true},
+    {SOURCE_value::cuda,{},{128,1,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{128, 1, 1},0,true,true,1,0,1023ULL,true},
+    {SOURCE_value::cuda,{},{128,2,1,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{128, 1, 1},0,true,true,14,11,1022ULL,true},
+    {SOURCE_value::cuda,{},{128,4,8,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,4},{128, 1, 1},0,true,true,2,1,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,2,16,LOAD_value::stream,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,1},{256, 1, 1},0,true,true,3,2,1023ULL,true},
+    {SOURCE_value::cuda,{},{256,4,16,LOAD_value::bypass,GRID_MODE_value::oneshot,1,COLLECT_value::words,SENDER_value::block_,2},{256, 1, 1},0,true,true,10,8,1022ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -1587,7 +1593,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BLOCK, p_.VEC, p_.ITEMS, p_.LOAD, p_.GRID_MODE, p_.WAVES, p_.BLOCK_RED, p_.WARP_TAIL, p_.FINISH, p_.COLLECT, p_.SENDER, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
+  return {p_.SOURCE, p_.portable, p_.cuda, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

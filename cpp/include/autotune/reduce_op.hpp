@@ -90,7 +90,6 @@ struct config {
   BLOCK_RED_value BLOCK_RED;
   TAIL_value TAIL;
   FINISH_value FINISH;
-  int WARP;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -242,7 +241,6 @@ struct plan {
   BLOCK_RED_value BLOCK_RED;
   TAIL_value TAIL;
   FINISH_value FINISH;
-  int WARP;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -253,18 +251,18 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256,16,4,GRID_MODE_value::stride,8,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::ticket,32,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
-    {128,4,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
-    {128,16,8,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{128, 1, 1},0,false,true,2,-1,1023ULL,true},
-    {512,16,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,3,-1,1023ULL,true},
-    {1024,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{1024, 1, 1},0,false,true,3,-1,1023ULL,true},
-    {512,16,8,GRID_MODE_value::stride,16,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,4,-1,226ULL,true},
-    {512,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,3,-1,1023ULL,true},
-    {512,16,8,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::barrier,FINISH_value::kernel,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
-    {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,6,-1,226ULL,true},
-    {512,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::atomic,32,{512, 1, 1},0,false,true,2,-1,1023ULL,true},
-    {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,7,-1,226ULL,true},
-    {512,16,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,32,{512, 1, 1},0,false,true,5,-1,1023ULL,true}
+    {256,16,4,GRID_MODE_value::stride,8,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::ticket,{256, 1, 1},0,false,true,0,-1,1023ULL,true},
+    {128,4,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,{128, 1, 1},0,false,true,1,-1,1023ULL,true},
+    {128,16,8,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,{128, 1, 1},0,false,true,2,-1,1023ULL,true},
+    {512,16,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,{512, 1, 1},0,false,true,3,-1,1023ULL,true},
+    {1024,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,{1024, 1, 1},0,false,true,3,-1,1023ULL,true},
+    {512,16,8,GRID_MODE_value::stride,16,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,{512, 1, 1},0,false,true,4,-1,226ULL,true},
+    {512,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,{512, 1, 1},0,false,true,3,-1,1023ULL,true},
+    {512,16,8,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::barrier,FINISH_value::kernel,{512, 1, 1},0,false,true,5,-1,1023ULL,true},
+    {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,{512, 1, 1},0,false,true,6,-1,226ULL,true},
+    {512,16,2,GRID_MODE_value::oneshot,1,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::atomic,{512, 1, 1},0,false,true,2,-1,1023ULL,true},
+    {512,16,4,GRID_MODE_value::stride,16,BLOCK_RED_value::shuffle,TAIL_value::shuffle,FINISH_value::kernel,{512, 1, 1},0,false,true,7,-1,226ULL,true},
+    {512,16,4,GRID_MODE_value::oneshot,1,BLOCK_RED_value::sequential,TAIL_value::shuffle,FINISH_value::kernel,{512, 1, 1},0,false,true,5,-1,1023ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -464,7 +462,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.BLOCK, p_.BYTES, p_.ITEMS, p_.GRID_MODE, p_.WAVES, p_.BLOCK_RED, p_.TAIL, p_.FINISH, p_.WARP, p_.block, p_.shared_bytes,
+  return {p_.BLOCK, p_.BYTES, p_.ITEMS, p_.GRID_MODE, p_.WAVES, p_.BLOCK_RED, p_.TAIL, p_.FINISH, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

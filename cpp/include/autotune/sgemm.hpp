@@ -113,7 +113,7 @@
 //
 //     using namespace autotune::sgemm;
 //     constexpr config c = lookup(90, 1, 4096, 4096);
-//     // c.VARIANT and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k)
+//     // c.SOURCE and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
 
@@ -143,14 +143,9 @@ enum class device {
   NVIDIA_H200  ///< NVIDIA H200, sm_90
 };
 
-/// Values of VARIANT.
-enum class VARIANT_value {
-  portable, cuda, slim, outer
-};
-
-/// Values of ALG.
-enum class ALG_value {
-  register_, tile, naive
+/// Values of SOURCE.
+enum class SOURCE_value {
+  cuda, portable, slim, outer
 };
 
 /// Values of LANES.
@@ -168,6 +163,11 @@ enum class C_ROWS_value {
   direct, lines
 };
 
+/// Values of ALG.
+enum class ALG_value {
+  register_, tile, naive
+};
+
 /// Values of NARROW.
 enum class NARROW_value {
   columns, rows
@@ -183,12 +183,8 @@ struct extent {
   unsigned x, y, z;
 };
 
-/// A configuration and how to launch it.
-struct config {
-  VARIANT_value VARIANT;
-  ALG_value ALG;
-  int BLOCK_X;
-  int BLOCK_Y;
+/// Parameters of the source cuda.
+struct cuda_parameters {
   int BM;
   int BN;
   int BK;
@@ -196,11 +192,6 @@ struct config {
   int WN;
   int TM;
   int TN;
-  int VEC;
-  int PAD;
-  bool DOUBLE_SHARED;
-  bool DOUBLE_FRAGMENT;
-  int UNROLL;
   int STAGES;
   bool REG_DB;
   int BURSTS;
@@ -213,14 +204,58 @@ struct config {
   B_ROWS_value B_ROWS;
   int MIN_BLOCKS;
   C_ROWS_value C_ROWS;
+};
+
+/// Parameters of the source portable.
+struct portable_parameters {
+  ALG_value ALG;
+  int BLOCK_X;
+  int BLOCK_Y;
+  int BM;
+  int BN;
+  int BK;
+  int TM;
+  int TN;
+  int VEC;
+  int PAD;
+  bool DOUBLE_SHARED;
+  bool DOUBLE_FRAGMENT;
+  int UNROLL;
+  int MIN_BLOCKS;
+};
+
+/// Parameters of the source slim.
+struct slim_parameters {
   NARROW_value NARROW;
   int FEW;
   int BLOCK_THREADS;
   int TEAM;
   int LINES;
+  int VEC;
+  int UNROLL;
   LOAD_value LOAD;
   int STAGED;
-  int WARP;
+  int GRIDK;
+  int MIN_BLOCKS;
+};
+
+/// Parameters of the source outer.
+struct outer_parameters {
+  int BLOCK_THREADS;
+  int TEAM;
+  int TM;
+  int TN;
+  int VEC;
+};
+
+/// A configuration and how to launch it.
+/// It has the parameters of its source; those of all others are zero.
+struct config {
+  SOURCE_value SOURCE;
+  cuda_parameters cuda;
+  portable_parameters portable;
+  slim_parameters slim;
+  outer_parameters outer;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -364,42 +399,11 @@ constexpr long long generations_apart(int a_, int b_) {
 inline constexpr int archs[] = {75, 80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
-  VARIANT_value VARIANT;
-  ALG_value ALG;
-  int BLOCK_X;
-  int BLOCK_Y;
-  int BM;
-  int BN;
-  int BK;
-  int WM;
-  int WN;
-  int TM;
-  int TN;
-  int VEC;
-  int PAD;
-  bool DOUBLE_SHARED;
-  bool DOUBLE_FRAGMENT;
-  int UNROLL;
-  int STAGES;
-  bool REG_DB;
-  int BURSTS;
-  LANES_value LANES;
-  int RASTER;
-  int SPLITK;
-  int GRIDK;
-  int SLICES;
-  bool TAIL;
-  B_ROWS_value B_ROWS;
-  int MIN_BLOCKS;
-  C_ROWS_value C_ROWS;
-  NARROW_value NARROW;
-  int FEW;
-  int BLOCK_THREADS;
-  int TEAM;
-  int LINES;
-  LOAD_value LOAD;
-  int STAGED;
-  int WARP;
+  SOURCE_value SOURCE;
+  cuda_parameters cuda;
+  portable_parameters portable;
+  slim_parameters slim;
+  outer_parameters outer;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -410,99 +414,99 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,0,1022ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,256,8,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,1,1,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,4,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,2,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32000,true,true,2,3,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,2,LANES_value::pairs,1,1,4,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,true,true,3,4,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,8,15,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,4,5,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,48,32,64,48,8,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},53248,false,true,6,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,2,16,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,true,true,8,6,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,9,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,32,8,4,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,8,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},69632,true,true,10,7,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,5,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,true,true,12,8,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},33792,false,true,13,9,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,10,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,64,32,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,15,11,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,11,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,16,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,2,8,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,17,12,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,18,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},76800,false,true,19,9,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},62976,false,true,20,13,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},100352,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::padded,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,13,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,48,96,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},44544,false,true,24,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},83968,false,true,25,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,8,128,32,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},37248,false,true,26,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,13,234ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,256,256,1,LOAD_value::stream,0,32,{256, 1, 1},0,false,true,27,14,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,4,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,4,512,16,1,LOAD_value::bypass,1024,32,{512, 1, 1},0,false,true,28,15,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,29,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,64,64,16,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,true,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},74496,true,true,30,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,64,64,16,16,16,4,4,4,4,true,false,2,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},0,false,true,23,17,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,false,true,1,1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,16,64,8,16,64,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},13440,true,true,32,18,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,4,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,13,13,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,256,16,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},133120,true,true,14,19,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,11,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},67584,true,true,33,20,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},75264,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,256,32,32,64,32,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},113664,false,true,34,9,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,8,64,32,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18816,false,true,0,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,32,32,128,8,16,1,4,false,false,1,4,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,0,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,128,128,32,128,32,16,8,1,4,false,false,1,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},135168,false,true,35,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,96,32,96,48,12,12,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{256, 1, 1},153600,false,true,22,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,32,32,64,8,8,1,4,false,false,1,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},83968,false,true,25,0,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,true,true,31,16,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,16,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},19200,false,true,5,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,8,4,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,36,21,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},18432,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,8,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},11136,false,true,24,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,39,22,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,16,96,16,16,96,4,12,1,4,false,false,1,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,40,23,224ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,2,128,16,2,LOAD_value::plain,0,32,{128, 1, 1},0,true,true,41,24,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,64,16,48,32,12,4,1,4,false,false,1,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37120,false,true,24,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,16,32,64,16,8,4,1,4,false,false,1,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,42,22,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,32,32,64,8,8,1,4,false,false,1,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},50688,false,true,23,13,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},38400,false,true,5,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,false,true,43,0,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,96,64,8,48,32,12,4,1,4,false,false,1,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,44,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,128,8,32,32,8,4,1,4,false,false,1,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},15744,false,true,37,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,256,8,32,64,8,8,1,4,false,false,1,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},28032,false,true,21,0,234ULL,true},
-    {VARIANT_value::portable,ALG_value::naive,16,8,16,16,8,16,16,4,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{16, 8, 1},0,false,true,45,-1,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,8,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},10880,true,true,46,25,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,32,32,32,8,4,1,4,false,false,1,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},34816,true,true,36,26,224ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,7,0,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,32,16,32,32,4,8,1,4,false,false,1,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},21760,false,true,47,0,992ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,4,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,48,27,1023ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,1,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,32,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,0,28,1023ULL,true},
-    {VARIANT_value::outer,ALG_value::register_,16,2,16,16,8,16,16,16,4,4,4,false,false,1,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,64,1,LOAD_value::plain,0,32,{128, 1, 1},0,false,true,21,27,1023ULL,true},
-    {VARIANT_value::portable,ALG_value::register_,16,2,16,64,16,16,16,4,4,4,4,true,false,8,2,false,2,LANES_value::rows,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{64, 1, 1},0,false,true,49,17,1023ULL,true},
-    {VARIANT_value::slim,ALG_value::register_,16,2,16,16,8,16,16,4,4,2,4,false,false,8,2,false,2,LANES_value::rows,1,1,15,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct,NARROW_value::rows,1,512,8,1,LOAD_value::stream,0,32,{512, 1, 1},0,true,true,50,29,1023ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,48,32,32,48,4,12,1,4,false,false,1,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,51,13,992ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,64,8,16,64,4,8,1,4,false,false,1,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},17408,false,true,23,30,1022ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,64,128,16,32,64,8,8,1,4,false,false,1,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},37632,false,true,0,31,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,32,64,32,32,64,8,8,1,4,false,false,1,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},51200,false,true,5,0,234ULL,true},
-    {VARIANT_value::cuda,ALG_value::register_,16,2,48,32,32,48,32,12,4,1,4,false,false,1,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct,NARROW_value::columns,1,128,4,1,LOAD_value::plain,0,32,{128, 1, 1},32256,false,true,38,13,992ULL,true}
+    {SOURCE_value::cuda,{64,128,16,32,64,8,8,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},37632,false,true,0,0,1022ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::rows,1,256,8,1,4,8,LOAD_value::stream,0,1,1},{},{256, 1, 1},0,false,true,1,1,1023ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::rows,4,512,8,1,4,4,LOAD_value::stream,0,1,1},{},{512, 1, 1},0,false,true,1,2,1023ULL,true},
+    {SOURCE_value::cuda,{32,64,16,32,32,8,4,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},32000,true,true,2,3,224ULL,true},
+    {SOURCE_value::cuda,{32,128,32,32,64,8,8,4,true,2,LANES_value::pairs,1,1,4,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},83968,true,true,3,4,1022ULL,true},
+    {SOURCE_value::cuda,{64,64,32,32,64,8,8,3,true,8,LANES_value::pairs,1,8,15,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},69632,true,true,4,5,992ULL,true},
+    {SOURCE_value::cuda,{32,64,16,32,32,8,4,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,48,32,64,48,8,12,3,true,8,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},53248,false,true,6,0,992ULL,true},
+    {SOURCE_value::cuda,{32,32,16,32,32,4,8,5,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},21760,false,true,7,0,1022ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,32,8,4,3,true,2,LANES_value::pairs,1,2,16,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},38400,true,true,8,6,992ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,64,8,8,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},100352,false,true,9,0,992ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,32,8,4,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},38400,false,true,5,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,64,32,32,64,8,8,3,true,4,LANES_value::pairs,1,1,8,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},69632,true,true,10,7,1022ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},38400,false,true,11,0,992ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,4,true,8,LANES_value::pairs,1,1,5,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},51200,true,true,12,8,1022ULL,true},
+    {SOURCE_value::cuda,{48,32,32,48,32,12,4,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::shifted,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},33792,false,true,13,9,992ULL,true},
+    {SOURCE_value::cuda,{128,256,16,64,64,16,8,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::shifted,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},133120,true,true,14,10,224ULL,true},
+    {SOURCE_value::cuda,{64,64,32,64,32,8,8,4,true,4,LANES_value::pairs,1,2,3,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},67584,true,true,15,11,992ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,4,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},51200,false,true,11,0,992ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,3,true,8,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},38400,false,true,16,0,992ULL,true},
+    {SOURCE_value::cuda,{128,256,16,64,64,16,8,3,true,4,LANES_value::pairs,1,2,8,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},133120,true,true,17,12,224ULL,true},
+    {SOURCE_value::cuda,{48,64,16,48,32,12,4,5,true,4,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},37120,false,true,18,0,992ULL,true},
+    {SOURCE_value::cuda,{128,64,32,32,64,8,8,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},76800,false,true,19,9,1022ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,64,8,8,4,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},100352,false,true,0,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,128,8,16,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},135168,false,true,0,0,234ULL,true},
+    {SOURCE_value::cuda,{128,32,32,64,32,8,8,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},62976,false,true,20,13,1022ULL,true},
+    {SOURCE_value::cuda,{32,256,8,32,64,8,8,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},28032,false,true,21,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,64,8,8,4,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},100352,false,true,0,0,1022ULL,true},
+    {SOURCE_value::cuda,{96,96,32,48,96,12,12,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::padded,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},153600,false,true,22,13,234ULL,true},
+    {SOURCE_value::cuda,{64,64,32,32,64,8,8,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},50688,false,true,23,0,234ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,64,8,8,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{256, 1, 1},75264,false,true,0,0,234ULL,true},
+    {SOURCE_value::cuda,{96,96,32,48,96,12,12,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},153600,false,true,22,0,234ULL,true},
+    {SOURCE_value::cuda,{48,64,32,48,32,12,4,3,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},44544,false,true,24,13,224ULL,true},
+    {SOURCE_value::cuda,{32,128,32,32,64,8,8,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},83968,false,true,25,0,992ULL,true},
+    {SOURCE_value::cuda,{128,256,8,128,32,16,8,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},37248,false,true,26,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,64,8,8,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct},{},{},{},{256, 1, 1},75264,false,true,0,13,234ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::columns,1,256,256,1,4,2,LOAD_value::stream,0,1,1},{},{256, 1, 1},0,false,true,27,14,1023ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::columns,4,512,16,1,4,4,LOAD_value::bypass,1024,1,1},{},{512, 1, 1},0,false,true,28,15,1022ULL,true},
+    {SOURCE_value::cuda,{32,32,32,32,32,8,4,4,true,8,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},34816,false,true,29,0,224ULL,true},
+    {SOURCE_value::cuda,{64,128,8,32,64,8,8,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},18816,false,true,0,0,1022ULL,true},
+    {SOURCE_value::cuda,{128,256,16,64,64,16,8,3,true,4,LANES_value::pairs,8,1,1,1,true,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},74496,true,true,30,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,16,32,64,16,8,4,3,false,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,true,true,31,16,1022ULL,true},
+    {SOURCE_value::portable,{},{ALG_value::register_,16,2,64,64,16,4,4,4,4,true,false,2,1},{},{},{256, 1, 1},0,false,true,23,17,1023ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::rows,1,512,8,1,4,8,LOAD_value::stream,0,1,1},{},{512, 1, 1},0,false,true,1,1,1023ULL,true},
+    {SOURCE_value::cuda,{16,64,8,16,64,4,8,5,true,2,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{64, 1, 1},13440,true,true,32,18,992ULL,true},
+    {SOURCE_value::cuda,{32,32,32,32,32,4,8,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},34816,false,true,7,0,234ULL,true},
+    {SOURCE_value::cuda,{48,32,32,48,32,12,4,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,false,true,13,13,992ULL,true},
+    {SOURCE_value::cuda,{128,256,16,128,32,16,8,3,true,8,LANES_value::pairs,1,2,3,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},133120,true,true,14,19,224ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},38400,false,true,11,0,224ULL,true},
+    {SOURCE_value::cuda,{64,64,32,32,64,8,8,4,true,4,LANES_value::pairs,1,2,4,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},67584,true,true,33,20,224ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,64,8,8,3,true,8,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},75264,false,true,0,0,1022ULL,true},
+    {SOURCE_value::cuda,{256,32,32,64,32,8,8,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::shifted,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},113664,false,true,34,9,234ULL,true},
+    {SOURCE_value::cuda,{64,128,8,64,32,8,8,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},18816,false,true,0,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,128,32,32,128,8,16,4,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},135168,false,true,0,0,234ULL,true},
+    {SOURCE_value::cuda,{64,64,32,32,64,8,8,3,true,4,LANES_value::pairs,1,1,1,2,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},50688,false,true,23,0,234ULL,true},
+    {SOURCE_value::cuda,{128,128,32,128,32,16,8,3,true,8,LANES_value::rows,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},135168,false,true,35,0,234ULL,true},
+    {SOURCE_value::cuda,{96,96,32,96,48,12,12,3,true,8,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{256, 1, 1},153600,false,true,22,0,234ULL,true},
+    {SOURCE_value::cuda,{32,128,32,32,64,8,8,4,true,8,LANES_value::pairs,8,2,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},83968,false,true,25,0,992ULL,true},
+    {SOURCE_value::cuda,{32,256,8,32,64,8,8,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},28032,false,true,21,0,234ULL,true},
+    {SOURCE_value::cuda,{64,16,32,64,16,8,4,3,true,4,LANES_value::pairs,1,1,2,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,true,true,31,16,1022ULL,true},
+    {SOURCE_value::cuda,{32,64,16,32,32,8,4,3,true,2,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},19200,false,true,5,0,1022ULL,true},
+    {SOURCE_value::cuda,{32,32,8,32,32,8,4,5,true,4,LANES_value::pairs,1,4,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{64, 1, 1},10880,true,true,36,21,992ULL,true},
+    {SOURCE_value::cuda,{32,32,16,32,32,4,8,3,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},18432,false,true,7,0,1022ULL,true},
+    {SOURCE_value::cuda,{48,64,8,48,32,12,4,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{64, 1, 1},11136,false,true,24,0,1022ULL,true},
+    {SOURCE_value::cuda,{32,128,8,32,32,8,4,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},15744,false,true,37,0,1022ULL,true},
+    {SOURCE_value::cuda,{48,32,32,48,32,12,4,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,false,true,38,13,224ULL,true},
+    {SOURCE_value::cuda,{64,16,32,64,16,8,4,3,true,4,LANES_value::pairs,1,8,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,false,true,39,22,992ULL,true},
+    {SOURCE_value::cuda,{16,96,16,16,96,4,12,5,true,4,LANES_value::pairs,1,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},37120,false,true,40,23,224ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::rows,2,128,16,2,2,8,LOAD_value::plain,0,15,1},{},{128, 1, 1},0,true,true,41,24,1023ULL,true},
+    {SOURCE_value::cuda,{32,32,32,32,32,8,4,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},34816,false,true,7,0,1022ULL,true},
+    {SOURCE_value::cuda,{48,64,16,48,32,12,4,5,true,4,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},37120,false,true,24,0,1022ULL,true},
+    {SOURCE_value::cuda,{64,16,32,64,16,8,4,3,true,4,LANES_value::pairs,1,1,1,4,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,false,true,42,22,1022ULL,true},
+    {SOURCE_value::cuda,{64,64,32,32,64,8,8,3,true,8,LANES_value::pairs,8,1,1,2,false,B_ROWS_value::padded,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},50688,false,true,23,13,234ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,3,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},38400,false,true,5,0,234ULL,true},
+    {SOURCE_value::cuda,{32,32,32,32,32,8,4,4,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},34816,false,true,43,0,224ULL,true},
+    {SOURCE_value::cuda,{96,64,8,48,32,12,4,3,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::direct,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},15744,false,true,44,0,1022ULL,true},
+    {SOURCE_value::cuda,{32,128,8,32,32,8,4,3,true,2,LANES_value::pairs,1,1,1,1,false,B_ROWS_value::direct,1,C_ROWS_value::direct},{},{},{},{128, 1, 1},15744,false,true,37,0,1022ULL,true},
+    {SOURCE_value::cuda,{32,256,8,32,64,8,8,3,true,2,LANES_value::rows,8,1,1,1,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},28032,false,true,21,0,234ULL,true},
+    {SOURCE_value::portable,{},{ALG_value::naive,16,8,16,16,8,4,4,1,4,false,false,1,1},{},{},{16, 8, 1},0,false,true,45,-1,1023ULL,true},
+    {SOURCE_value::cuda,{32,32,8,32,32,4,8,5,true,2,LANES_value::pairs,1,8,15,2,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{64, 1, 1},10880,true,true,46,25,992ULL,true},
+    {SOURCE_value::cuda,{32,32,32,32,32,8,4,4,true,4,LANES_value::pairs,1,4,15,4,false,B_ROWS_value::padded,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},34816,true,true,36,26,224ULL,true},
+    {SOURCE_value::cuda,{32,32,16,32,32,4,8,5,true,2,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},21760,false,true,7,0,1022ULL,true},
+    {SOURCE_value::cuda,{32,32,16,32,32,4,8,5,true,4,LANES_value::pairs,8,4,1,4,false,B_ROWS_value::direct,4,C_ROWS_value::direct},{},{},{},{128, 1, 1},21760,false,true,47,0,992ULL,true},
+    {SOURCE_value::outer,{},{},{},{128,64,4,4,4},{128, 1, 1},0,false,true,48,27,1023ULL,true},
+    {SOURCE_value::outer,{},{},{},{128,32,16,4,1},{128, 1, 1},0,false,true,0,28,1023ULL,true},
+    {SOURCE_value::outer,{},{},{},{128,64,16,4,4},{128, 1, 1},0,false,true,21,27,1023ULL,true},
+    {SOURCE_value::portable,{},{ALG_value::register_,16,2,16,64,16,4,4,4,4,true,false,8,1},{},{},{64, 1, 1},0,false,true,49,17,1023ULL,true},
+    {SOURCE_value::slim,{},{},{NARROW_value::rows,1,512,8,1,2,8,LOAD_value::stream,0,15,1},{},{512, 1, 1},0,true,true,50,29,1023ULL,true},
+    {SOURCE_value::cuda,{32,48,32,32,48,4,12,3,true,4,LANES_value::pairs,8,2,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,false,true,51,13,992ULL,true},
+    {SOURCE_value::cuda,{64,64,8,16,64,4,8,4,true,2,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::shifted,3,C_ROWS_value::lines},{},{},{},{128, 1, 1},17408,false,true,23,30,1022ULL,true},
+    {SOURCE_value::cuda,{64,128,16,32,64,8,8,3,true,4,LANES_value::pairs,8,1,1,1,false,B_ROWS_value::padded,4,C_ROWS_value::lines},{},{},{},{128, 1, 1},37632,false,true,0,31,234ULL,true},
+    {SOURCE_value::cuda,{32,64,32,32,64,8,8,4,true,4,LANES_value::pairs,8,1,1,4,false,B_ROWS_value::direct,3,C_ROWS_value::direct},{},{},{},{128, 1, 1},51200,false,true,5,0,234ULL,true},
+    {SOURCE_value::cuda,{48,32,32,48,32,12,4,3,true,4,LANES_value::pairs,8,8,1,4,false,B_ROWS_value::padded,2,C_ROWS_value::direct},{},{},{},{128, 1, 1},32256,false,true,38,13,992ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -2243,7 +2247,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.TM, p_.TN, p_.VEC, p_.PAD, p_.DOUBLE_SHARED, p_.DOUBLE_FRAGMENT, p_.UNROLL, p_.STAGES, p_.REG_DB, p_.BURSTS, p_.LANES, p_.RASTER, p_.SPLITK, p_.GRIDK, p_.SLICES, p_.TAIL, p_.B_ROWS, p_.MIN_BLOCKS, p_.C_ROWS, p_.NARROW, p_.FEW, p_.BLOCK_THREADS, p_.TEAM, p_.LINES, p_.LOAD, p_.STAGED, p_.WARP, p_.block, p_.shared_bytes,
+  return {p_.SOURCE, p_.cuda, p_.portable, p_.slim, p_.outer, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 

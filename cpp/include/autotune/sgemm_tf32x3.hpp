@@ -37,7 +37,7 @@
 //
 //     using namespace autotune::sgemm_tf32x3;
 //     constexpr config c = lookup(90, 64, 4096, 4096);
-//     // c.VARIANT and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k)
+//     // c.SOURCE and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
 
@@ -67,8 +67,8 @@ enum class device {
   NVIDIA_H200  ///< NVIDIA H200, sm_90
 };
 
-/// Values of VARIANT.
-enum class VARIANT_value {
+/// Values of SOURCE.
+enum class SOURCE_value {
   mma, wgmma
 };
 
@@ -82,9 +82,8 @@ struct extent {
   unsigned x, y, z;
 };
 
-/// A configuration and how to launch it.
-struct config {
-  VARIANT_value VARIANT;
+/// Parameters of the source mma.
+struct mma_parameters {
   int BM;
   int BN;
   int BK;
@@ -92,6 +91,17 @@ struct config {
   int WN;
   int STAGES;
   int FLUSH;
+  C_ROWS_value C_ROWS;
+  int RASTER;
+  int MIN_BLOCKS;
+};
+
+/// Parameters of the source wgmma.
+struct wgmma_parameters {
+  int BM;
+  int BN;
+  int WM;
+  int STAGES;
   bool VECTORS;
   int AHEAD;
   int SPLITK;
@@ -100,7 +110,14 @@ struct config {
   bool PADDED;
   C_ROWS_value C_ROWS;
   int RASTER;
-  int MIN_BLOCKS;
+};
+
+/// A configuration and how to launch it.
+/// It has the parameters of its source; those of all others are zero.
+struct config {
+  SOURCE_value SOURCE;
+  mma_parameters mma;
+  wgmma_parameters wgmma;
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
@@ -244,23 +261,9 @@ constexpr long long generations_apart(int a_, int b_) {
 inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
-  VARIANT_value VARIANT;
-  int BM;
-  int BN;
-  int BK;
-  int WM;
-  int WN;
-  int STAGES;
-  int FLUSH;
-  bool VECTORS;
-  int AHEAD;
-  int SPLITK;
-  int GRIDK;
-  bool TAIL;
-  bool PADDED;
-  C_ROWS_value C_ROWS;
-  int RASTER;
-  int MIN_BLOCKS;
+  SOURCE_value SOURCE;
+  mma_parameters mma;
+  wgmma_parameters wgmma;
   extent block;
   unsigned shared_bytes;
   bool exclusive, deterministic;
@@ -271,62 +274,62 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::mma,128,128,16,32,64,4,32,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{256, 1, 1},81920,false,true,0,-1,511ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,true,true,2,1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,2,1,1,false,true,C_ROWS_value::direct,16,1,{384, 1, 1},149504,false,true,5,2,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,false,true,0,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},215040,false,true,0,2,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,true,false,C_ROWS_value::direct,4,1,{384, 1, 1},231424,true,true,6,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},149504,false,true,4,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,8,3,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},116736,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,1,1,false,true,C_ROWS_value::direct,4,1,{384, 1, 1},198656,false,true,3,2,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,5,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,5,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,true,true,C_ROWS_value::lines,4,1,{384, 1, 1},182272,true,true,9,4,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,1,1,true,true,C_ROWS_value::lines,4,1,{384, 1, 1},149504,true,true,9,4,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::direct,16,1,{384, 1, 1},165888,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,2,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,10,5,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,2,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},67584,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,4,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,3,2,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},51200,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,3,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,2,1,1,false,true,C_ROWS_value::direct,16,1,{384, 1, 1},116736,false,true,5,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},182272,false,true,0,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,1,0,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,2,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},83968,false,true,11,0,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,true,false,C_ROWS_value::direct,8,1,{384, 1, 1},198656,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,false,true,5,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,true,C_ROWS_value::direct,8,1,{384, 1, 1},215040,true,true,9,2,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,true,4,2,2,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},133120,true,true,12,6,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,5,-1,16ULL,true},
-    {VARIANT_value::mma,64,64,32,32,32,4,32,true,1,1,1,false,false,C_ROWS_value::direct,4,2,{128, 1, 1},73728,false,true,13,-1,117ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,1,1,1,false,true,C_ROWS_value::lines,8,1,{384, 1, 1},149504,false,true,0,4,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,4,1,{384, 1, 1},198656,false,true,7,7,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},149504,false,true,0,7,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,false,C_ROWS_value::lines,16,1,{384, 1, 1},165888,false,true,7,7,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,2,1,1,false,true,C_ROWS_value::direct,8,1,{384, 1, 1},182272,false,true,0,2,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,3,16,true,4,1,1,true,false,C_ROWS_value::direct,16,1,{384, 1, 1},215040,true,true,9,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},231424,false,true,7,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,3,16,true,1,2,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},100352,false,true,14,0,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,2,16,true,2,1,1,false,true,C_ROWS_value::lines,4,1,{384, 1, 1},165888,false,true,7,4,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,3,16,false,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},100352,false,true,5,7,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,4,1,{384, 1, 1},100352,false,true,13,-1,16ULL,true},
-    {VARIANT_value::wgmma,128,128,16,64,32,4,16,true,1,1,1,false,true,C_ROWS_value::lines,16,1,{384, 1, 1},198656,false,true,0,4,16ULL,true},
-    {VARIANT_value::wgmma,64,64,16,64,32,4,16,false,1,1,1,false,false,C_ROWS_value::direct,16,1,{384, 1, 1},100352,false,true,13,-1,16ULL,true},
-    {VARIANT_value::wgmma,256,128,16,128,32,3,16,true,2,1,1,false,true,C_ROWS_value::lines,16,1,{384, 1, 1},231424,false,true,7,4,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,1,1,1,false,false,C_ROWS_value::lines,8,1,{384, 1, 1},133120,false,true,5,7,16ULL,true},
-    {VARIANT_value::wgmma,128,64,16,64,32,4,16,true,4,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},165888,false,true,15,3,16ULL,true},
-    {VARIANT_value::wgmma,64,128,16,64,32,4,16,true,4,4,1,false,false,C_ROWS_value::direct,8,1,{384, 1, 1},231424,false,true,16,3,16ULL,true},
-    {VARIANT_value::mma,64,128,16,32,32,3,32,true,1,1,1,false,false,C_ROWS_value::direct,8,1,{256, 1, 1},43008,false,true,3,-1,511ULL,true}
+    {SOURCE_value::mma,{128,128,16,32,64,4,32,C_ROWS_value::direct,8,1},{},{256, 1, 1},81920,false,true,0,-1,511ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,4,true,4,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},133120,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,2,2,2,false,false,C_ROWS_value::direct,8},{384, 1, 1},182272,true,true,2,1,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,true,1,1,1,false,true,C_ROWS_value::direct,8},{384, 1, 1},165888,false,true,3,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,2,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},182272,false,true,4,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,4,true,1,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},198656,false,true,4,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,4,true,2,1,1,false,true,C_ROWS_value::direct,16},{384, 1, 1},149504,false,true,5,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,3,true,2,1,1,true,false,C_ROWS_value::direct,8},{384, 1, 1},231424,true,true,6,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,4,true,1,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},198656,false,true,0,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,4,1,1,false,true,C_ROWS_value::direct,8},{384, 1, 1},215040,false,true,0,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,2,true,2,1,1,false,false,C_ROWS_value::direct,4},{384, 1, 1},165888,false,true,7,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,3,true,2,1,1,true,false,C_ROWS_value::direct,4},{384, 1, 1},231424,true,true,6,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,false,1,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},165888,false,true,3,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,1,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},149504,false,true,4,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,2,4,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},182272,false,true,8,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,4,true,2,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},116736,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,true,2,1,1,false,true,C_ROWS_value::direct,4},{384, 1, 1},198656,false,true,3,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,5,true,1,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},165888,false,true,5,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,2,1,1,true,true,C_ROWS_value::lines,4},{384, 1, 1},182272,true,true,9,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,1,1,1,true,true,C_ROWS_value::lines,4},{384, 1, 1},149504,true,true,9,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,2,true,2,1,1,false,false,C_ROWS_value::direct,16},{384, 1, 1},165888,false,true,7,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,true,2,2,2,false,false,C_ROWS_value::direct,8},{384, 1, 1},198656,true,true,10,5,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,2,true,2,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},67584,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,true,4,1,1,false,true,C_ROWS_value::direct,8},{384, 1, 1},231424,false,true,3,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,2,true,1,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},51200,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,true,1,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},165888,false,true,3,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,3,true,2,1,1,false,true,C_ROWS_value::direct,16},{384, 1, 1},116736,false,true,5,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,4,1,1,true,false,C_ROWS_value::direct,8},{384, 1, 1},215040,true,true,9,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,2,1,1,false,false,C_ROWS_value::direct,4},{384, 1, 1},182272,false,true,0,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,3,true,2,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},231424,false,true,7,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,4,true,1,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},100352,false,true,1,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,2,true,1,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},83968,false,true,11,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,4,true,1,1,1,true,false,C_ROWS_value::direct,8},{384, 1, 1},198656,true,true,9,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,4,true,1,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},133120,false,true,5,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,4,1,1,true,true,C_ROWS_value::direct,8},{384, 1, 1},215040,true,true,9,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,4,true,4,2,2,false,false,C_ROWS_value::direct,8},{384, 1, 1},133120,true,true,12,6,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,3,true,1,1,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},100352,false,true,5,-1,16ULL,true},
+    {SOURCE_value::mma,{64,64,32,32,32,4,32,C_ROWS_value::direct,4,2},{},{128, 1, 1},73728,false,true,13,-1,117ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,1,1,1,false,true,C_ROWS_value::lines,8},{384, 1, 1},149504,false,true,0,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,3,false,1,1,1,false,false,C_ROWS_value::lines,4},{384, 1, 1},198656,false,true,7,7,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,false,1,1,1,false,false,C_ROWS_value::lines,8},{384, 1, 1},149504,false,true,0,7,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,2,true,2,1,1,false,false,C_ROWS_value::lines,16},{384, 1, 1},165888,false,true,7,7,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,2,1,1,false,true,C_ROWS_value::direct,8},{384, 1, 1},182272,false,true,0,2,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,3,true,4,1,1,true,false,C_ROWS_value::direct,16},{384, 1, 1},215040,true,true,9,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,3,true,2,1,1,false,false,C_ROWS_value::direct,4},{384, 1, 1},231424,false,true,7,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,3,true,1,2,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},100352,false,true,14,0,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,2,true,2,1,1,false,true,C_ROWS_value::lines,4},{384, 1, 1},165888,false,true,7,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,3,false,1,1,1,false,false,C_ROWS_value::lines,8},{384, 1, 1},100352,false,true,5,7,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,4,false,1,1,1,false,false,C_ROWS_value::direct,4},{384, 1, 1},100352,false,true,13,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,128,64,4,true,1,1,1,false,true,C_ROWS_value::lines,16},{384, 1, 1},198656,false,true,0,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,64,64,4,false,1,1,1,false,false,C_ROWS_value::direct,16},{384, 1, 1},100352,false,true,13,-1,16ULL,true},
+    {SOURCE_value::wgmma,{},{256,128,128,3,true,2,1,1,false,true,C_ROWS_value::lines,16},{384, 1, 1},231424,false,true,7,4,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,4,true,1,1,1,false,false,C_ROWS_value::lines,8},{384, 1, 1},133120,false,true,5,7,16ULL,true},
+    {SOURCE_value::wgmma,{},{128,64,64,4,true,4,4,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},165888,false,true,15,3,16ULL,true},
+    {SOURCE_value::wgmma,{},{64,128,64,4,true,4,4,1,false,false,C_ROWS_value::direct,8},{384, 1, 1},231424,false,true,16,3,16ULL,true},
+    {SOURCE_value::mma,{64,128,16,32,32,3,32,C_ROWS_value::direct,8,1},{},{256, 1, 1},43008,false,true,3,-1,511ULL,true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -1778,7 +1781,7 @@ constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, 
 
 constexpr config config_of(int chosen_, quality how_, double tenth_, double middle_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.AHEAD, p_.SPLITK, p_.GRIDK, p_.TAIL, p_.PADDED, p_.C_ROWS, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
+  return {p_.SOURCE, p_.mma, p_.wgmma, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, tenth_, middle_, allows(p_, asked_), chosen_};
 }
 
