@@ -82,7 +82,7 @@ def test_pkg_config_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     pkg_config = tool("pkg-config")
     (tmp_path / "main.cpp").write_text(
         "#include <autotune/sgemm.hpp>\n"
-        "int main() { return autotune::sgemm::lookup(90, 512, 512, 512).BM == 0; }\n"
+        "int main() { return autotune::sgemm::lookup(90, 512, 512, 512).cuda.BM == 0; }\n"
     )
     place = f"--with-path={printed('--pkg-config-dir', capsys)}"
     flags = output_of(pkg_config, place, "--cflags", "autotune").split()
@@ -120,7 +120,7 @@ def test_cmake_finds_it_and_compiles_what_was_exported(
         file.unlink()
     (tmp_path / "main.cpp").write_text(
         "#include <autotune/sgemm.hpp>\n"
-        "static_assert(autotune::sgemm::lookup(90, 512, 512, 512).BM > 0);\nint main() {}\n"
+        "static_assert(autotune::sgemm::lookup(90, 512, 512, 512).cuda.BM > 0);\nint main() {}\n"
     )
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=__version__, nvcc=nvcc))
     place = f"-Dautotune_DIR={printed('--cmake-dir', capsys)}"
@@ -206,6 +206,10 @@ def asked_of(kernel: str) -> tuple[str, list[str]]:
     """The program's part that answers random questions of a kernel, and Python's answers."""
     rng, records = random.Random(kernel), records_of(kernel)
     first = records[0]
+    paths: list[tuple[str, ...]] = [(name,) for name in first.parameters]
+    if first.sources:  # the members of a source are in a member of its name
+        own = ((source, name) for source, names in first.sources.items() for name in names)
+        paths = [("SOURCE",), *own]
     categories = {
         name: sorted({str(tuned.problem[name]) for made in records for tuned in made.problems})
         for name, kind in first.fields.items()
@@ -231,8 +235,9 @@ def asked_of(kernel: str) -> tuple[str, list[str]]:
         place = {"arch": where} if where > 0 else {"device": records[-1 - where].device.name}
         c = lookup(kernel, **place, **problem)
         values = [
-            first.parameters[name].index(value) if isinstance(value, str) else value
-            for name, value in c.items()
+            first.parameters[path[-1]].index(value) if isinstance(value, str) else value
+            for path in paths
+            for value in [c[path[-1]] if path[0] in ("SOURCE", c.get("SOURCE", path[0])) else 0]
         ]
         grid, hit = c.grid or (0, 0, 0), QUALITIES.index(c.quality)
         facts = (*c.block, c.shared_bytes, *grid, hit, c.requires_met, *values)
@@ -242,7 +247,8 @@ def asked_of(kernel: str) -> tuple[str, list[str]]:
         for n, values in categories.items()
     ]
     fields = [f"{n}s[q[{i}]]" if n in categories else f"q[{i}]" for i, n in enumerate(drawn, 1)]
-    printed = [f'std::printf(" %d", static_cast<int>(c.{name}));' for name in first.parameters]
+    members = [".".join(path) for path in paths]
+    printed = [f'std::printf(" %d", static_cast<int>(c.{member}));' for member in members]
     text = ASK.replace("QUESTIONS", ",\n".join(questions)).replace("FIELDS", ", ".join(fields))
     text = text.replace("CATEGORIES", " ".join(arrays)).replace("WIDTH", str(len(fields) + 1))
     return text.replace("PRINTED", "\n    ".join(printed)).replace("KERNEL", kernel), answers

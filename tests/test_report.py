@@ -226,12 +226,24 @@ def test_winning_configurations_leave_out_what_is_no_choice() -> None:
     )
 
 
-def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> None:
-    """Of the shipped winners of sgemm, none of which pads, say; of a single one everything is."""
-    (tuned,) = (
+def test_winners_of_several_sources_are_shown_with_their_own_parameters() -> None:
+    tuned = next(
         known
         for known in read_all(ROOT / "reports")
         if (known.kernel, known.device.name) == ("sgemm", "NVIDIA H200")
+    )
+    table = results.configurations(content_of(tuned, []))
+    assert table.columns == ("Problem", "Source", "Parameters")
+    for _, source, shown in table.rows:
+        assert {part.split("=")[0] for part in shown.split(", ")} <= set(tuned.sources[source])
+
+
+def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> None:
+    """Of the shipped winners of transpose; of a single one everything is."""
+    (tuned,) = (
+        known
+        for known in read_all(ROOT / "reports")
+        if (known.kernel, known.device.name) == ("transpose", "NVIDIA H200")
     )
     _, *values = zip(*results.configurations(content_of(tuned, [])).rows, strict=True)
     assert all(len(set(column)) > 1 for column in values)
