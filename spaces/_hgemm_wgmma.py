@@ -18,10 +18,7 @@ wgmma = Source(
     "hgemm_wgmma.cu",
     seeds=[
         {"BM": 128, "BN": 256, "STAGES": 4, "CLUSTER": 2, "RASTER": 8},
-        {"BM": 128, "BN": 256, "STAGES": 4, "CLUSTER": 2, "PADDED": True, "RASTER": 8},
-        {"BM": 256, "BN": 128, "STAGES": 4, "RASTER": 8},
         {"BM": 128, "BN": 64, "STAGES": 8, "SPLITK": 2, "RASTER": 8},
-        {"BM": 128, "BN": 128, "STAGES": 6, "SPLITK": 4, "RASTER": 8},
     ],
     variants={"wgmma": {"BM": 128, "BN": 256, "STAGES": 4, "CLUSTER": 2, "RASTER": 8}},
     BM=(128, 256),  # rows of C per block, half of them a warpgroup's

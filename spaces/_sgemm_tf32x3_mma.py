@@ -16,8 +16,9 @@ OTHER_REGISTERS = 28
 mma = Source(
     "sgemm_tf32x3.cu",
     seeds=[
-        tiles_of(128, 128, 16, 32, 64, STAGES=4),
+        tiles_of(128, 128, 16, 32, 64, STAGES=4, C_ROWS="lines"),
         tiles_of(64, 128, 16, 64, 32, STAGES=4, MIN_BLOCKS=2),
+        tiles_of(64, 128, 16, 32, 32, STAGES=3),
         tiles_of(64, 64, 32, 32, 32, STAGES=3, MIN_BLOCKS=3),
     ],
     # for GPUs without a record: wgmma is Hopper's alone

@@ -25,9 +25,7 @@ wgmma = Source(
     seeds=[
         tiles_of(256, 128, 3),
         tiles_of(128, 64, 5),
-        # a part of k for each block
-        tiles_of(128, 64, 4, SPLITK=4, AHEAD=4),
-        tiles_of(64, 128, 4, SPLITK=4, AHEAD=4),
+        tiles_of(128, 64, 4, SPLITK=4, AHEAD=4),  # a part of k for each block
         tiles_of(128, 128, 3, AHEAD=4, PADDED=True),  # rows that are not aligned
         tiles_of(256, 128, 3, TAIL=True),  # several waves, the last of which is not full
         tiles_of(

@@ -44,9 +44,12 @@ mma = Source(
     "hgemm.cu",
     seeds=[
         {"BM": 128, "BN": 256, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "RASTER": 8},
+        {"BM": 128, "BN": 256, "BK": 64, "WM": 64, "WN": 64, "STAGES": 3, "RASTER": 8},
         {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "MIN_BLOCKS": 2},
+        {"BM": 128, "BN": 256, "BK": 32, "WM": 64, "WN": 64, "STAGES": 4, "PADDED": True},
         {"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "PADDED": True},
         {"BM": 64, "BN": 64, "BK": 64, "WM": 32, "WN": 32, "STAGES": 4, "MIN_BLOCKS": 2},
+        {"BM": 32, "BN": 64, "BK": 64, "WM": 16, "WN": 32, "STAGES": 5, "MIN_BLOCKS": 2},
     ],
     # for GPUs without a record: wgmma is Hopper's alone
     default={"BM": 128, "BN": 128, "BK": 32, "WM": 64, "WN": 32, "STAGES": 4, "RASTER": 8},
