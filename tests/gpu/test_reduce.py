@@ -27,7 +27,8 @@ class Sums:
 
     def __init__(self, count: int, **chosen: int | str) -> None:
         self._kernel = find_kernel("reduce")
-        self._kernel.sources["cuda"].parameters["COLLECT"] = ("words", "pair")
+        for parameters in (self._kernel.parameters, self._kernel.sources["cuda"].parameters):
+            parameters["COLLECT"] = ("words", "pair")
         self._device = choose_device("cuda:0")
         self._configuration = self._kernel.completed({"SOURCE": "cuda", "VEC": VEC, **chosen})
         if self._configuration not in enumerate_space(self._kernel, self._device):
