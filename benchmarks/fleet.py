@@ -171,7 +171,7 @@ class SimulatedPlugin(FleetPlugin):
         super().__init__((device_of(number),), COMPILERS)
         self._simulated = simulated
 
-    def made(self) -> Host:
+    def make_host(self) -> Host:
         (device,) = self._devices
         host = SimulatedHost((device,), COMPILERS)
         host.simulated = self._simulated

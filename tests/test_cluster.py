@@ -35,11 +35,11 @@ PAGE = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf
     "open_", ["tcp://10.0.0.1:8786", "tcp://0.0.0.0:1", "tcp://[2001:db8::1]:8786"]
 )
 def test_an_open_scheduler_is_refused(open_, tmp_path):
-    with pytest.raises(UsageError, match="runs code as you"):
+    with pytest.raises(UsageError, match="run code as you"):
         find(open_)
     file = tmp_path / "fleet.json"
     file.write_text(json.dumps({"address": open_}))
-    with pytest.raises(UsageError, match="runs code as you"):
+    with pytest.raises(UsageError, match="run code as you"):
         find(str(file))
 
 
@@ -55,7 +55,7 @@ def test_a_scheduler_of_this_machine_or_with_tls_is_not_refused(closed):
     "text", ["tcp://host", "tcp://:8786", "http://127.0.0.1:8787", "tls//x:1", "://"]
 )
 def test_a_wrong_address_is_named(text):
-    with pytest.raises(UsageError, match=r"no address of a scheduler|no such scheduler file"):
+    with pytest.raises(UsageError, match=r"not the address of a scheduler|no such scheduler file"):
         find(text)
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_address_is_named(text):
 def test_a_damaged_scheduler_file_is_named(text, tmp_path):
     file = tmp_path / "fleet.json"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(UsageError, match=r"fleet\.json: not a scheduler file|no address of"):
+    with pytest.raises(UsageError, match=r"fleet\.json: not a scheduler file|not the address of"):
         find(str(file))
 
 
@@ -146,7 +146,7 @@ def test_a_client_without_the_certificate_is_one_message(certificates):
         with dask.config.set(tls(ours)), connected(find(where)) as client:
             assert client.scheduler_info()["workers"] == {}
         for wrong in (tls(theirs), {}, tls(ours / "gone")):
-            with dask.config.set(wrong), pytest.raises(UsageError, match=r"no connection by TLS"):
+            with dask.config.set(wrong), pytest.raises(UsageError, match=r"TLS connection failed"):
                 connected(find(where)).__enter__()
         # It accepts the scheduler, which does not accept it.
         with (
@@ -181,7 +181,7 @@ def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, mo
         for child in psutil.Process(started.pid).children(recursive=True):
             assert "secret" not in str(child.environ())
         assert run(["fleet", *options]) == 2
-        assert "a fleet runs here already" in capsys.readouterr().err
+        assert "a fleet already runs here" in capsys.readouterr().err
         run(["doctor"])
         assert re.search(
             r"fleet: opencl:0: .* \(opencl_cpu\), 0 compilers", capsys.readouterr().out

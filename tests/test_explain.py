@@ -304,14 +304,17 @@ def test_recorded_counters_are_shown_without_the_device_and_advise(
     command = ["explain", "transpose", "--arch", "sm_90", "--variants", "naive", "--problem"]
     assert run([*command, "m=4096,n=4096"]) == 0
     told = capsys.readouterr().out
-    assert "a request of its stores moves 32 sectors of 32 bytes and uses 12.5 % of them" in told
+    assert (
+        "each request of its global stores moves 32 sectors of 32 bytes and uses 12.5 % of the bytes"
+        in told
+    )
     assert re.search(r"sectors per load request +4\n", told)
     assert re.search(r"time +0.21 ms", told)
     assert f"counters of {setting.device.name}, 2026-11-24" in told
-    assert f"no value on this device: {FIGURES['tensor'].metric}" in told
+    assert f"metrics that this device lacks: {FIGURES['tensor'].metric}" in told
     add_counts(file, kernel.name, device, [replace_field(naive, source="0" * 64)])
     assert run([*command, "m=4096,n=4096"]) == 0
-    assert "are left out: the kernel changed since" in capsys.readouterr().out
+    assert "are not shown: the kernel has changed since" in capsys.readouterr().out
     file.write_text("{")
     with pytest.raises(RecordError, match="no explanation, or damaged"):
         read_counted(file)
@@ -350,7 +353,7 @@ SLOW_LOOP = FunctionCode(Mix(99, {}, {}), (Loop(0, Mix(50, {}, {"FFMA": 10})),))
     ("given", "words", "fine"),
     [
         (facts(spill_bytes=76), "spills 76 bytes", facts(spill_bytes=0)),
-        (facts(code=LOCAL), "an array lies in local memory", facts(spill_bytes=0)),
+        (facts(code=LOCAL), "an array is in local memory", facts(spill_bytes=0)),
         (
             facts({"used_st": 25.0, "sectors_st": 16.0}),
             "stores moves 16 sectors of 32 bytes and uses 25 %",
@@ -364,7 +367,7 @@ SLOW_LOOP = FunctionCode(Mix(99, {}, {}), (Loop(0, Mix(50, {}, {"FFMA": 10})),))
         (facts({"simt": 16.5}), "16.5 of a warp's 32 threads", facts({"simt": 31.9})),
         (
             facts(in_flight=8192),
-            "at most 8 KB of loads under way, and 32 KB",
+            "at most 8 KB of loads in flight, but needs 32 KB",
             facts(in_flight=40000),
         ),
         (
@@ -408,18 +411,18 @@ def test_a_rule_that_measurement_contradicts_is_said_to_be_refuted() -> None:
     (told,) = advice([low], setting())
     below, known = map(int, (told.refuted.split()[0], told.refuted.split()[3]))
     assert known > 100 and below / known > 0.5
-    assert limit_of(low, [told]) == "no figure here shows it; counters may"
+    assert limit_of(low, [told]) == "not known from these figures; counters may show it"
     (told,) = advice([facts(in_flight=8192, limit_share=0.99, limit_name="copy")], setting("copy"))
     assert told.refuted == "it reaches 99% of the measured copy rate"
 
 
 def test_a_busy_unit_is_what_limits() -> None:
-    assert limit_of(facts({"dram": 91.2}), []) == "the memory, at 91.2 % of the peak"
+    assert limit_of(facts({"dram": 91.2}), []) == "the memory, at 91.2 % of peak"
     at_limit = facts(limit_share=0.83, limit_name="ffma")
     assert limit_of(at_limit, []).startswith("FP32 arithmetic, at 83%")
     at_limit = facts(limit_share=0.83, limit_name="tensor")
     assert limit_of(at_limit, []).startswith("the tensor cores, at 83%")
-    assert limit_of(facts(failure="no"), []) == "it cannot run: no"
+    assert limit_of(facts(failure="no"), []) == "cannot run: no"
 
 
 def test_metrics_are_those_of_a_device_by_their_form() -> None:
@@ -438,7 +441,7 @@ def test_metrics_are_those_of_a_device_by_their_form() -> None:
         (["--config", "VEC=3"], "unknown value of VEC"),
         (["--arch", "sm_33"], "unknown architecture"),
         (["--arch", "sm_90", "--device", "opencl:cpu"], "give --arch or --device, not both"),
-        (["--arch", "sm_90", "--out", "."], "--out keeps what is measured: give --device"),
+        (["--arch", "sm_90", "--out", "."], "--out writes measurements; give --device"),
         (["--problem", "m=4"], "lacks n"),
     ],
 )

@@ -316,7 +316,7 @@ def test_a_lost_scheduler_is_one_message_and_loses_nothing(
     errors = capsys.readouterr().err
     assert code == 6 == FleetError.exit_code
     assert errors.count("error:") == 1
-    assert "scheduler of the fleet was lost; what was measured is kept" in errors
+    assert "scheduler of the fleet was lost; all measurements are kept" in errors
     before = rows(store)
     assert before
     assert run([*tuning(spaces, "scale"), "--fleet", cluster.scheduler_address]) == 0
@@ -340,7 +340,7 @@ def test_who_is_not_there(cluster, spaces, capsys):
     assert run([*tuning(spaces, "scale"), *where, "--device", "H100"]) == 2
     assert "unknown model of the fleet 'H100'" in capsys.readouterr().err
     assert run([*tuning(spaces, "scale"), *where, "--max-hours", "1e-9"]) == 1
-    assert "not begun, the time is up" in capsys.readouterr().err
+    assert "not started, the time is up" in capsys.readouterr().err
 
 
 def test_a_worker_refuses_a_client_of_another_version(fleet, monkeypatch):
@@ -369,7 +369,7 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
     fleet.client.run(_limit, 1 << 20, elsewhere, workers=[full.address])
     try:
         with pytest.warns(
-            UserWarning, match="failed 3 times and is set aside: .*cannot be written"
+            UserWarning, match="failed 3 times and gets no more tasks: .*cannot be written"
         ):
             (done,) = drive(fleet, [request], executing(store))
     finally:

@@ -11,7 +11,7 @@ from autotune.errors import AutotuneError
 pytest.importorskip("distributed")
 
 from autotune.fleet import client
-from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place
+from autotune.fleet.client import MAX_FAILURES, Fleet, Model, Place
 from autotune.fleet.worker import COMPILE, NAME, HostError, claim
 
 GPU = replace(for_arch("sm_90"), name="Large", uuid="a", driver="2")
@@ -54,10 +54,10 @@ def fleet(monkeypatch):
         each.__exit__()
 
 
-def set_aside(fleet, address, times=MOST_FAILURES):
+def set_aside(fleet, address, times=MAX_FAILURES):
     for _ in range(times - 1):
         fleet.blame(HostError("disk full", address))
-    with pytest.warns(UserWarning, match=f"{address} failed 3 times and is set aside"):
+    with pytest.warns(UserWarning, match=f"{address} failed 3 times and gets no more tasks"):
         fleet.blame(HostError("disk full", address))
 
 
@@ -86,7 +86,7 @@ def test_a_task_goes_to_the_card_that_is_wanted_else_to_another_of_its_model(fle
 
 def test_a_worker_is_set_aside_after_its_failures(fleet):
     made = fleet(THREE)
-    for _ in range(MOST_FAILURES - 1):
+    for _ in range(MAX_FAILURES - 1):
         made.blame(HostError("disk full", "one"))
     assert made.measuring_place(LARGE, "a").resource == "a"
     set_aside(made, "one", times=1)
@@ -155,10 +155,10 @@ def test_a_place_has_another_like_it_or_none(fleet):
     assert not made.has_other(card, ["one", "two"])
     assert made.has_other(compilers, ["one"])
     assert not made.has_other(compilers, ["one", "two"])
-    assert made.is_there(compilers)
+    assert made.is_connected(compilers)
     del made.there["one"]
     made.look()
-    assert not made.is_there(card) and made.is_there(compilers)
+    assert not made.is_connected(card) and made.is_connected(compilers)
     assert not made.has_other(Place("a", ("one",)), ["two"])
 
 
@@ -200,5 +200,5 @@ def test_a_card_moves_with_its_worker_only_where_that_is_gone(fleet):
 def test_of_two_drivers_the_one_of_most_cards_is_tuned(fleet):
     old = replace(GPU, driver="1")
     made = fleet({"one": {"a": old}, "two": {"b": GPU, "c": GPU}})
-    with pytest.warns(UserWarning, match="1 Large with driver 1 are left out"):
+    with pytest.warns(UserWarning, match="1 Large with driver 1 are not used"):
         assert made.models() == [LARGE]

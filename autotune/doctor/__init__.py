@@ -1,9 +1,9 @@
 """The state of this machine, and the command that fixes each problem.
 
-Public modules: `hardware` (a finding, and NVIDIA's hardware as NVML and the device files show it) and `checks`
-(driver, packages, compilers, GPUs, environment, store, cache, space folders, fleet).
+Public modules: `hardware` (a finding; NVIDIA's driver and GPUs from NVML and device files) and `checks` (driver,
+packages, compilers, GPUs, environment, store, cache, space folders, fleet).
 
-It tunes nothing, prints nothing, never raises, and makes no device context.
+The package prints nothing, never raises, and creates no device context.
 """
 
 from autotune.doctor.checks import findings

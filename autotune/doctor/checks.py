@@ -1,4 +1,4 @@
-"""The checks, in the order to read and fix them. Imports neither CuPy nor the search libraries."""
+"""Check this machine, in the order in which to fix problems. Imports no CuPy and no search libraries."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from autotune.files import cache_folder
 from autotune.fleet.address import local_fleet
 from autotune.kernel.modules import TRUST, ForeignPlace, fault_of
 
-#: A GPU that is busier than this is in use by another program.
+#: Utilization in per cent above which a GPU counts as used by another program.
 _BUSY_PERCENT = 10
-#: Remedies by NVML's error; an update under a running kernel leaves a mismatch.
+#: Remedies by NVML's error. A driver update without a reboot causes the version mismatch.
 _REMEDIES = {
     "NVMLError_LibRmVersionMismatch": "sudo reboot",
     "NVMLError_DriverNotLoaded": "sudo modprobe nvidia",
@@ -63,9 +63,9 @@ def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Fi
     replace = f"pip uninstall -y {' '.join(wheels)} && {remedy}"
     if not wheels:
         if nvidia.present:
-            yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", remedy)
+            yield Finding("cupy", "bad", "not installed; autotune launches kernels with it", remedy)
     elif len(wheels) > 1:
-        text += " are both `import cupy`, and overwrite each other"
+        text += " overwrite each other: each installs the package `cupy`"
         yield Finding("cupy", "bad", text, replace)
     elif 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
         text += f" is for a newer CUDA than driver {nvidia.driver} runs ({nvidia.cuda[0]})"
@@ -80,18 +80,18 @@ def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
         from autotune.devices import nvrtc
 
         found, headers = nvrtc.nvrtc_version(), nvrtc.include_options()
-    except Exception as error:  # the binding raises several types where the library is missing
-        text = f"CUDA cannot be compiled here ({_first_line(error).partition('; run:')[0]})"
+    except Exception as error:  # the binding raises several types if the library is missing
+        text = f"cannot compile CUDA code ({_first_line(error).partition('; run:')[0]})"
         yield Finding("nvrtc", "bad" if nvidia.present else "absent", text, remedy)
         return
     if 0 < nvidia.cuda[0] < number(found.removeprefix("nvrtc ")):
         text = f"{found} compiles for a newer CUDA than driver {nvidia.driver} runs"
         yield Finding("nvrtc", "bad", text, remedy)
     elif not headers:
-        text = f"{found}; the CUDA headers that kernels include are not found"
+        text = f"{found}; the CUDA headers for kernels are not found"
         yield Finding("nvrtc", "warn", text, remedy)
     else:
-        yield Finding("nvrtc", "ok", f"{found}, with CUDA headers")
+        yield Finding("nvrtc", "ok", f"{found}, CUDA headers found")
 
 
 def opencl(nvidia: Nvidia) -> Iterator[Finding]:
@@ -116,15 +116,15 @@ def opencl(nvidia: Nvidia) -> Iterator[Finding]:
 def driver(nvidia: Nvidia) -> Iterator[Finding]:
     newest = f"sudo apt-get install nvidia-driver-{OLDEST_DRIVER[13]}-server"
     if not nvidia.present:
-        yield Finding("driver", "ok", "no NVIDIA GPU in this machine: OpenCL devices are used")
+        yield Finding("driver", "ok", "no NVIDIA GPU in this machine; autotune uses OpenCL devices")
     elif nvidia.fault:
-        text = f"there is an NVIDIA GPU, and its driver does not answer ({nvidia.fault})"
+        text = f"this machine has an NVIDIA GPU, but its driver does not answer ({nvidia.fault})"
         yield Finding("driver", "bad", text, _REMEDIES.get(nvidia.fault, newest))
     elif not nvidia.gpus:
         yield Finding("driver", "bad", f"driver {nvidia.driver} lists no GPU", "nvidia-smi -L")
     else:
         names = ", ".join(name for name, _ in nvidia.gpus)
-        text = f"driver {nvidia.driver}, up to CUDA {nvidia.cuda[0]}.{nvidia.cuda[1]}: {names}"
+        text = f"driver {nvidia.driver}, CUDA {nvidia.cuda[0]}.{nvidia.cuda[1]} or older: {names}"
         if number(nvidia.driver) < min(OLDEST_DRIVER.values()):
             yield Finding("driver", "bad", f"{text}; too old for CUDA 12", newest)
         else:
@@ -134,13 +134,13 @@ def driver(nvidia: Nvidia) -> Iterator[Finding]:
 def permissions(nvidia: Nvidia) -> Iterator[Finding]:
     dev = nvidia.root / "dev"
     nodes = [*dev.glob("nvidia[0-9]*"), dev / "nvidiactl", dev / "nvidia-uvm"]
-    there = [node for node in (*nodes, *dev.glob("dri/renderD*")) if node.exists()]
-    for node in there:
+    existing = [node for node in (*nodes, *dev.glob("dri/renderD*")) if node.exists()]
+    for node in existing:
         if not os.access(node, os.R_OK | os.W_OK):
-            text = f"{node} may not be opened by this user"
+            text = f"this user may not open {node}"
             yield Finding("permissions", "bad", text, f"sudo chmod a+rw {node}")
-    if nvidia.gpus and dev / "nvidiactl" in there and dev / "nvidia-uvm" not in there:
-        text = "/dev/nvidia-uvm is not there: CUDA cannot start"
+    if nvidia.gpus and dev / "nvidiactl" in existing and dev / "nvidia-uvm" not in existing:
+        text = "/dev/nvidia-uvm is missing, so CUDA cannot start"
         yield Finding("permissions", "bad", text, "sudo nvidia-modprobe -u -c 0")
 
 
@@ -148,12 +148,12 @@ def gpus(nvidia: Nvidia) -> Iterator[Finding]:
     for index, (_, handle) in enumerate(nvidia.gpus):
         now = clocks(nvidia.nvml, handle)
         found = list(_faults(nvidia.nvml, index, handle, now.throttle_reasons))
-        text = f"{now.sm_mhz or 0} MHz, {now.temperature_c or 0} °C, no other process computes"
+        text = f"{now.sm_mhz or 0} MHz, {now.temperature_c or 0} °C, no other process uses it"
         yield from found or [Finding(f"gpu {index}", "ok", text)]
 
 
 def counters(nvidia: Nvidia) -> Iterator[Finding]:
-    """Look for Nsight Compute, and whether this user may read counters."""
+    """Check that Nsight Compute is installed and that this user may read counters."""
     if not nvidia.gpus:
         return
     from autotune.measure.profile import PERMISSION_REMEDY, profiler
@@ -162,13 +162,15 @@ def counters(nvidia: Nvidia) -> Iterator[Finding]:
     is_admins = "RmProfilingAdminOnly: 1" in tried(params.read_text, "")
     if not program:
         package = "cuda-nsight-compute-{}-{}".format(*nvidia.cuda)
-        text = "ncu is not installed; autotune explain shows no counters"
+        text = "ncu is not installed, so autotune explain shows no counters"
         yield Finding("counters", "absent", text, f"sudo apt-get install {package}")
     elif is_admins and os.geteuid():
-        text = f"{program} may not read counters: the driver allows it to administrators alone"
+        text = (
+            f"{program} may not read counters: the driver allows only administrators to read them"
+        )
         yield Finding("counters", "warn", text, PERMISSION_REMEDY)
     else:
-        yield Finding("counters", "ok", f"{program} reads them")
+        yield Finding("counters", "ok", f"{program} can read them")
 
 
 def _faults(
@@ -176,11 +178,11 @@ def _faults(
 ) -> Iterator[Finding]:
     topic, smi = f"gpu {index}", f"nvidia-smi -i {index}"
     if throttle_reasons:
-        text = f"clocks are held down by: {', '.join(throttle_reasons)}; times will be too long"
+        text = f"throttled ({', '.join(throttle_reasons)}): measured times will be too long"
         yield Finding(topic, "warn", text, f"{smi} -q -d PERFORMANCE,POWER")
     mode = tried(lambda: int(nvml.nvmlDeviceGetComputeMode(handle)), 0)
     if mode == nvml.NVML_COMPUTEMODE_PROHIBITED:
-        text = "compute mode prohibited: no process may compute"
+        text = "compute mode is prohibited: no process may use this GPU"
         yield Finding(topic, "bad", text, f"sudo {smi} -c DEFAULT")
     running: Sequence[Any] = tried(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), ())
     pids = [str(process.pid) for process in running if process.pid != os.getpid()]
@@ -189,7 +191,7 @@ def _faults(
         text = f"used by process {', '.join(pids)}"
         yield Finding(topic, "warn", text, f"kill {' '.join(pids)}  # if it is yours")
     elif busy > _BUSY_PERCENT:
-        text = f"{busy} % busy with work that this system does not show"
+        text = f"{busy} % busy, with processes that are not visible from here"
         yield Finding(topic, "warn", text, f"{smi} pmon -c 1")
 
 
@@ -210,7 +212,7 @@ def store(_: Nvidia) -> Iterator[Finding]:
     if address.path is None:
         try:
             address.engine().connect().close()
-        except Exception as error:  # of the database's driver, which may quote the password
+        except Exception as error:  # the driver's message may contain the password
             raise StoreError(address.without_secrets(_first_line(error))) from None
     else:
         if address.path.exists():
@@ -223,7 +225,7 @@ def cache(_: Nvidia) -> Iterator[Finding]:
     folder = cache_folder("binaries").parent
     _try_writing(folder)
     if fault := fault_of(folder):
-        text = f"{fault.place}: {fault.what}: what is kept in {folder} is not used"
+        text = f"{fault.place}: {fault.what}; the cache {folder} is not used"
         own = "export AUTOTUNE_CACHE_DIR=$HOME/.cache/autotune"
         yield Finding("cache", "bad", text, fault.mend or own)
     else:
@@ -237,12 +239,12 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
     faults: dict[Path, ForeignPlace] = {}
     for folder in folders:
         for file in (folder, *folder.glob("*.py")):
-            with suppress(OSError):  # a link to nothing
+            with suppress(OSError):  # a broken link
                 if fault := fault_of(file):
                     faults.setdefault(fault.place, fault)
     for place, fault in faults.items():
-        text = f"{place}: {fault.what}, and it leads to code: that is not run"
-        known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you know what is there"
+        text = f"{place}: {fault.what}; code below it is not run"
+        known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you trust its content"
         yield Finding("spaces", "bad", text, fault.mend or known)
     if not faults:
         yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
@@ -275,9 +277,9 @@ CHECKS: tuple[Check, ...] = (
 
 
 def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
-    """Check everything that measuring depends on, in the order in which to fix it.
+    """Return the findings of all checks, in the order in which to fix problems.
 
-    Every ``warn`` and ``bad`` finding has a remedy.
+    Every finding ``warn`` or ``bad`` has a remedy.
     """
     machine = tried(look, Nvidia())
     found: list[Finding] = []
@@ -287,7 +289,7 @@ def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
         except MissingDependencyError as error:
             found.append(Finding(topic, "bad", error.lack, install(error.extra)))
         except Exception as error:
-            text = f"cannot be used or looked at ({type(error).__name__}: {_first_line(error)})"
+            text = f"the check failed ({type(error).__name__}: {_first_line(error)})"
             found.append(Finding(topic, "bad", text, remedy))
     return found
 

@@ -1,4 +1,4 @@
-"""A finding, and NVIDIA's driver and GPUs by NVML and the device files. Makes no CUDA context."""
+"""A finding; NVIDIA's driver and GPUs from NVML and device files. Creates no CUDA context."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
-#: ``absent``: not installed, and not needed here.
+#: ``absent``: not installed, but not needed here.
 State = Literal["ok", "absent", "warn", "bad"]
 #: Oldest driver branch of each CUDA major version. Source: CUDA 13.0 release notes, table 2.
 OLDEST_DRIVER = {13: 580, 12: 525}
@@ -23,36 +23,36 @@ class Finding:
     topic: str
     state: State
     text: str
-    #: The command that fixes it, or installs something optional; may be empty.
+    #: The command that fixes the problem or installs an optional part; may be empty.
     remedy: str = ""
 
 
 @dataclass(frozen=True)
 class Nvidia:
-    """The answers of NVML, or the reason why there are none."""
+    """NVML's description of the driver and GPUs, or the reason why there is no description."""
 
-    #: Whether there is NVIDIA hardware, with or without a driver.
+    #: Whether the machine has NVIDIA hardware, with or without a driver.
     present: bool = False
     nvml: Any = None
     driver: str = ""
-    #: Newest CUDA version that the driver runs.
+    #: Newest CUDA version that the driver supports.
     cuda: tuple[int, int] = (0, 0)
-    #: Name and NVML's handle of each GPU.
+    #: Name and NVML handle of each GPU.
     gpus: tuple[tuple[str, Any], ...] = ()
-    #: Name of NVML's error, or that its binding is not installed.
+    #: Name of NVML's error, or "pynvml is not installed"; empty if NVML works.
     fault: str = ""
-    #: Parent folder of ``dev``, ``proc`` and ``sys``.
+    #: Folder that contains ``dev``, ``proc`` and ``sys``.
     root: Path = Path("/")
 
     @property
     def major(self) -> int:
-        """Return the newest CUDA major version that the driver runs."""
+        """Return the newest CUDA major version that the driver supports; 13 if not known."""
         branch = number(self.driver)
         return next((cuda for cuda, oldest in OLDEST_DRIVER.items() if branch >= oldest), 13)
 
 
 def look(root: Path = Path("/")) -> Nvidia:
-    """Ask NVML, which makes no CUDA context, and the files below a root."""
+    """Describe NVIDIA's hardware from NVML, without a CUDA context, and from the files below a root."""
     present = (root / "dev" / "nvidiactl").exists() or _is_on_the_bus(root)
     try:
         import pynvml
@@ -66,12 +66,12 @@ def look(root: Path = Path("/")) -> Nvidia:
         return Nvidia(True, pynvml, driver, version, gpus, root=root)
     except ImportError:
         return Nvidia(present, fault="pynvml is not installed", root=root)
-    except Exception as error:  # every NVML failure means that the driver does not answer
+    except Exception as error:  # all NVML errors mean that the driver does not answer
         return Nvidia(present, fault=type(error).__name__, root=root)
 
 
 def _is_on_the_bus(root: Path) -> bool:
-    """Return whether a display or 3D controller of NVIDIA is on the PCI bus."""
+    """Return whether the PCI bus has a display or 3D controller of NVIDIA."""
     return any(
         tried((device / "vendor").read_text, "").strip() == "0x10de"
         and tried((device / "class").read_text, "").startswith("0x03")
@@ -80,13 +80,13 @@ def _is_on_the_bus(root: Path) -> bool:
 
 
 def tried(call: Callable[[], T], otherwise: T) -> T:
-    """Return a call's result; another value if the call fails."""
+    """Return the result of a call, or ``otherwise`` if the call raises."""
     with suppress(Exception):
         return call()
     return otherwise
 
 
 def number(text: str) -> int:
-    """Return the first number in a text; 0 if it has none."""
+    """Return the first integer in a text, or 0."""
     match = re.search(r"\d+", text)
     return int(match[0]) if match else 0

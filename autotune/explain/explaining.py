@@ -1,9 +1,10 @@
-"""Explains a kernel: its variants side by side, what limits each, advice, and ablation."""
+"""Explain a kernel: compare its variants and their limits, give advice, and ablate parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from autotune.errors import UsageError, install, unknown
@@ -22,9 +23,9 @@ class Explanation:
     setting: Setting
     facts: Sequence[Facts]
     advice: Sequence[Advice]
-    #: Sources of figures, and reasons of missing ones.
+    #: Sources of figures, and reasons why figures are missing.
     notes: Sequence[str]
-    #: Ablation: by parameter, the last variant with each other value.
+    #: By parameter: the last variant with each other value of that parameter.
     ablation: Mapping[str, Sequence[Facts]]
 
 
@@ -35,20 +36,32 @@ def explain(
     ablate: Sequence[str] = (),
     out: Path | None = None,
 ) -> Explanation:
-    """Explain variants by name, and others; without either all that are declared, and the best.
+    """Explain named variants and ``others``; by default all declared variants and the best.
 
-    On a device that is here they are measured, and kept below ``out``. ``ablate`` names parameters whose
-    other values replace those of the last variant.
+    Parameters
+    ----------
+    setting : Setting
+        The kernel, device and problem. If the device is in this machine, the variants are measured.
+    names : sequence of str
+        Names of declared variants, and ``best``.
+    others : sequence of KernelVariant
+        Further variants.
+    ablate : sequence of str
+        Parameters whose other values the last variant is also shown with.
+    out : Path, optional
+        Folder of records to write the measurements to.
     """
     kernel = setting.kernel
     for name in ablate:
         if name not in kernel.parameters:
             raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
     if out is not None and not setting.is_here:
-        raise UsageError("--out keeps what is measured: give --device, on a machine that has it")
+        raise UsageError(
+            "--out writes measurements; give --device too, on a machine with that device"
+        )
     chosen = [*(choose(setting, names) if names or not others else ()), *others]
     changed = {name: _changed(setting, chosen[-1], name) for name in ablate}
-    facts = facts_of(setting, [*chosen, *(each for values in changed.values() for each in values)])
+    facts = facts_of(setting, [*chosen, *chain.from_iterable(changed.values())])
     facts, notes = (measured if setting.is_here else with_recorded)(setting, facts)
     if out is not None:
         notes.append(f"wrote {write_explanation(out, setting, facts)}")
@@ -59,29 +72,37 @@ def explain(
 
 
 def _changed(setting: Setting, variant: KernelVariant, name: str) -> list[KernelVariant]:
-    """Return a variant with each other value of a parameter that is valid on the device."""
+    """Return a variant with each other value of a parameter that gives a valid configuration."""
     own = variant.configuration
     values = setting.kernel.parameters_of(own).get(name, ())
     others = [own.replace(**{name: value}) for value in values if value != own[name]]
-    valid = [each for each in others if is_member(setting.kernel, each, setting.device)]
-    return [KernelVariant(f"{name}={each[name]}", each) for each in valid]
+    return [
+        KernelVariant(f"{name}={configuration[name]}", configuration)
+        for configuration in others
+        if is_member(setting.kernel, configuration, setting.device)
+    ]
 
 
 def _missing(setting: Setting, facts: Sequence[Facts]) -> list[str]:
-    """Return notes: figures that are missing with the remedy, and the launch that figures are of."""
+    """Return notes on missing figures, with remedies, and on figures that need an explanation."""
     device = setting.device
-    has_counters = setting.is_here or any(each.metrics for each in facts)
+    has_counters = setting.is_here or any(variant.metrics for variant in facts)
     notes = {
-        "registers, occupancy and SASS are of NVIDIA GPUs: --arch sm_90": not device.is_cuda,
+        "registers, occupancy and SASS exist only for NVIDIA GPUs: --arch sm_90": not device.is_cuda,
         f"no SASS: nvdisasm is not installed; run: {install('explain')}": not disassembler(),
-        f"no counters of {device.name} on record; there: autotune explain --out": not has_counters,
+        f"no recorded counters of {device.name}; to record them, run there: autotune explain --out": (
+            not has_counters
+        ),
     }
     found = [text for text, applies in notes.items() if applies]
-    for each in facts:
-        if each.launches > 1:
+    for variant in facts:
+        if variant.launches > 1:
             found.append(
-                f"{each.name}: figures but the time are of one of its {each.launches} launches"
+                f"{variant.name}: the time covers all {variant.launches} launches, the other figures "
+                "only the main launch"
             )
-        if each.outside:
-            found.append(f"{each.name} is not in the space: it breaks {', '.join(each.outside)}")
+        if variant.outside:
+            found.append(
+                f"{variant.name} is not in the search space: it breaks {', '.join(variant.outside)}"
+            )
     return found

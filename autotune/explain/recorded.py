@@ -1,4 +1,4 @@
-"""Joins variants with the counters that are kept next to records, and adds new ones there."""
+"""Read and write the times and counters of variants, which are kept next to records."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from autotune.tuned.record import RecordedDevice
 
 
 def write_explanation(folder: Path, setting: Setting, facts: Sequence[Facts]) -> Path:
-    """Write the measurements of variants next to a folder's records; return the file."""
+    """Write the measurements of variants next to the records of a folder; return the file."""
     source, arguments = _fingerprints(setting)
     new = [
         CountedVariant(
             problem=dict(setting.problem),
-            configuration=dict(each.variant.configuration),
-            time_ms=each.time_ms,
-            counters=each.metrics,
-            absent=each.absent,
+            configuration=dict(variant.variant.configuration),
+            time_ms=variant.time_ms,
+            counters=variant.metrics,
+            absent=variant.absent,
             source=source,
             arguments=arguments,
             created=timestamp(),
         )
-        for each in facts
-        if each.time_ms is not None and not each.is_recorded
+        for variant in facts
+        if variant.time_ms is not None and not variant.is_recorded
     ]
     file = file_of(folder, setting.device.folder, setting.kernel.name)
     add_counts(file, setting.kernel.name, RecordedDevice.of(setting.device), new)
@@ -42,20 +42,21 @@ def _fingerprints(setting: Setting) -> tuple[str, str]:
 
 
 def with_recorded(setting: Setting, facts: Sequence[Facts]) -> tuple[list[Facts], list[str]]:
-    """Return variants with the counters and times on record, and notes on them."""
+    """Return variants with their recorded counters and times, and notes on the records."""
     kernel, device = setting.kernel, setting.device
-    places = [folder for _, folder in layers(kernel.project)]
-    known = known_counts(file_of(each, device.folder, kernel.name) for each in places)
+    folders = [folder for _, folder in layers(kernel.project)]
+    known = known_counts(file_of(folder, device.folder, kernel.name) for folder in folders)
     result, notes = [], dict[str, None]()
-    for each in facts:
-        key = frozenset(setting.problem.items()), frozenset(each.variant.configuration.items())
-        found = None if each.failure else known.get(key)
+    for variant in facts:
+        key = frozenset(setting.problem.items()), frozenset(variant.variant.configuration.items())
+        found = None if variant.failure else known.get(key)
         if found and (found.source, found.arguments) != _fingerprints(setting):
-            notes[f"counters of {found.created[:10]} are left out: the kernel changed since"] = None
+            date = found.created[:10]
+            notes[f"counters of {date} are not shown: the kernel has changed since"] = None
         elif found:
             notes[f"counters of {device.name}, {found.created[:10]}"] = None
-            if each.time_ms is None:
-                each = with_time(setting, each, found.time_ms, True)
-            each = replace(each, metrics=dict(found.counters), absent=found.absent)
-        result.append(each)
+            if variant.time_ms is None:
+                variant = with_time(setting, variant, found.time_ms, True)
+            variant = replace(variant, metrics=dict(found.counters), absent=found.absent)
+        result.append(variant)
     return result, list(notes)

@@ -1,4 +1,4 @@
-"""Puts an explanation into tables and sentences, Markdown, and JSON."""
+"""Render an explanation as tables and sentences, Markdown, or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.kernel.space import applicable
 from autotune.measure.counters import FIGURES
 from autotune.report.text_table import Table
 
-#: Text of a variant's figure; empty if it is not known.
+#: Return the text of a variant's figure; empty if the figure is not known.
 Words: TypeAlias = Callable[[Facts], str]
 
 
@@ -48,7 +48,7 @@ def _occupancy(facts: Facts) -> str:
 def _loop(facts: Facts) -> str:
     loop = facts.code.hottest if facts.code else None
     step = f", counter {loop.step:+d}" if loop and loop.step else ""
-    none = "none: straight code" if facts.code else ""
+    none = "none: the code has no loop" if facts.code else ""
     return f"{loop.body.instructions} instructions{step}" if loop else none
 
 
@@ -58,9 +58,9 @@ def _arithmetic(facts: Facts) -> str:
     return ", ".join(f"{n} {name} ({loop.body.share(n):.0%})" for name, n in counts if loop)
 
 
-#: Numbers of a `Mix` that have a line.
+#: Attributes of `autotune.devices.sass.Mix` that have a line in the table.
 _COUNTS = ("bulk_copies", "barriers", "atomics", "branches", "predicated", "calls", "instructions")
-#: The lines of the table of figures: time, resources, code, counters.
+#: The lines of the table of figures, by label: time, resources, code, counters.
 LINES: Mapping[str, Words] = {
     "time": lambda facts: f"{facts.time_ms:.4g} ms" if facts.time_ms else "",
     "rate": _rate,
@@ -87,8 +87,8 @@ LINES: Mapping[str, Words] = {
         for figure in FIGURES.values()
     },
 }
-#: Lines that compare two variants.
-_TELLING = (
+#: Labels of the lines that `changes` compares.
+_COMPARED = (
     *("time", "registers per thread", "bytes spilled", "occupancy", "global loads × bytes"),
     *("loads in flight per multiprocessor", "  arithmetic in it"),
     *(figure.words for figure in FIGURES.values()),
@@ -96,9 +96,10 @@ _TELLING = (
 
 
 def figures(facts: Sequence[Facts]) -> Table:
-    """Return the table of variants side by side; a line that no variant has is left out."""
-    rows = ((name, *(words(each) for each in facts)) for name, words in LINES.items())
-    return Table(("", *(each.name for each in facts)), tuple(row for row in rows if any(row[1:])))
+    """Return the table of variants side by side, without empty lines."""
+    rows = ((name, *(words(variant) for variant in facts)) for name, words in LINES.items())
+    columns = ("", *(variant.name for variant in facts))
+    return Table(columns, tuple(row for row in rows if any(row[1:])))
 
 
 def _relevant(explanation: Explanation, facts: Facts) -> dict[str, str]:
@@ -108,21 +109,21 @@ def _relevant(explanation: Explanation, facts: Facts) -> dict[str, str]:
 
 
 def parameters(explanation: Explanation) -> Table:
-    """Return the parameters in which variants differ; an empty cell if one has no effect."""
+    """Return the parameters in which variants differ; a parameter without effect has an empty cell."""
     facts = explanation.facts
-    relevant = [_relevant(explanation, each) for each in facts]
+    relevant = [_relevant(explanation, variant) for variant in facts]
     rows = (
         (name, *(own.get(name, "") for own in relevant))
         for name in explanation.setting.kernel.parameters
     )
     differing = tuple(row for row in rows if len(set(row[1:])) > 1 or (len(facts) == 1 and row[1]))
-    return Table(("", *(each.name for each in facts)), differing)
+    return Table(("", *(variant.name for variant in facts)), differing)
 
 
 def changes(explanation: Explanation) -> list[str]:
-    """Return which telling figures and which shared parameters differ from the first variant to the last."""
+    """Return the main figures and common parameters that differ between the first and last variant."""
     first, last = explanation.facts[0], explanation.facts[-1]
-    lines = {name: words for name, words in LINES.items() if name in _TELLING}
+    lines = {name: words for name, words in LINES.items() if name in _COMPARED}
     values = {name.strip(): (words(first), words(last)) for name, words in lines.items()}
     before, after = _relevant(explanation, first), _relevant(explanation, last)
     values |= {name: (before[name], after[name]) for name in before if name in after}
@@ -133,24 +134,29 @@ def changes(explanation: Explanation) -> list[str]:
 
 def limits(explanation: Explanation) -> list[str]:
     """Return the limit of each variant."""
-    return [f"{each.name}: {limit_of(each, explanation.advice)}" for each in explanation.facts]
+    return [
+        f"{variant.name}: {limit_of(variant, explanation.advice)}" for variant in explanation.facts
+    ]
 
 
 def advised(explanation: Explanation) -> list[str]:
-    """Return advice that names no limit; equal advice of several variants once."""
+    """Return the advice that `limits` does not show; several variants share a line."""
     names: dict[str, list[str]] = {}
-    for each in explanation.advice:
-        if f"{each.variant}: {each.sentence}" not in limits(explanation):
-            names.setdefault(each.sentence, []).append(each.variant)
+    for advice in explanation.advice:
+        if f"{advice.variant}: {advice.sentence}" not in limits(explanation):
+            names.setdefault(advice.sentence, []).append(advice.variant)
     return [f"{', '.join(variants)}: {sentence}" for sentence, variants in names.items()]
 
 
 def notes(explanation: Explanation) -> list[str]:
-    """Return the sources of figures, and missing figures."""
-    facts = explanation.facts
-    origins = [f"{each.name}: {each.variant.origin}" for each in facts if each.variant.origin]
-    absent = sorted({metric for each in facts for metric in each.absent})
-    lacking = [f"no value on this device: {', '.join(absent)}"] if absent else []
+    """Return the sources of figures, and the missing figures."""
+    origins = [
+        f"{variant.name}: {variant.variant.origin}"
+        for variant in explanation.facts
+        if variant.variant.origin
+    ]
+    absent = sorted({metric for variant in explanation.facts for metric in variant.absent})
+    lacking = [f"metrics that this device lacks: {', '.join(absent)}"] if absent else []
     return [*origins, *lacking, *explanation.notes]
 
 
@@ -162,12 +168,12 @@ def title(explanation: Explanation) -> str:
 
 
 def sections(explanation: Explanation) -> list[tuple[str, Table | list[str]]]:
-    """Return the parts of an explanation under their headings, without empty ones."""
+    """Return the headings and parts of an explanation, without empty parts."""
     facts, last = explanation.facts, explanation.facts[-1].name
     parts: Iterable[tuple[str, Table | list[str]]] = (
         ("Parameters", parameters(explanation)),
         ("Figures", figures(facts)),
-        ("What limits each", limits(explanation)),
+        ("Limits", limits(explanation)),
         (f"From {facts[0].name} to {last}", changes(explanation)),
         ("Advice", advised(explanation)),
         *(
@@ -199,10 +205,10 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "problem": dict(explanation.setting.problem),
         "device": device.name,
         "arch": device.arch,
-        "variants": [_document(each, explanation) for each in explanation.facts],
-        "advice": [vars(each) for each in explanation.advice],
+        "variants": [_document(variant, explanation) for variant in explanation.facts],
+        "advice": [vars(advice) for advice in explanation.advice],
         "ablation": {
-            name: [_document(each, explanation) for each in values]
+            name: [_document(variant, explanation) for variant in values]
             for name, values in explanation.ablation.items()
         },
         "notes": notes(explanation),
@@ -212,7 +218,7 @@ def document(explanation: Explanation) -> dict[str, Any]:
 def _document(facts: Facts, explanation: Explanation) -> dict[str, Any]:
     resident, loop = facts.occupancy, facts.code.hottest if facts.code else None
     shares = {"share": resident.share, "limited_by": resident.limited_by} if resident else {}
-    others = {each.name: getattr(facts, each.name) for each in fields(facts)[1:]}
+    others = {field.name: getattr(facts, field.name) for field in fields(facts)[1:]}
     return {
         **{"name": facts.name, "origin": facts.variant.origin},
         **{

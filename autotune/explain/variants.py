@@ -1,4 +1,4 @@
-"""Chooses the variants of a kernel, compiles them, and reads figures that need no device."""
+"""Choose the variants of a kernel, compile them, and collect the figures that need no device."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from autotune.tuned.reading import RecordFile, read_layers
 from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 
-#: The variant that the record answers for the problem.
+#: Name of the variant with the configuration that `lookup` returns for the problem.
 BEST = "best"
 
 
 @dataclass(frozen=True)
 class KernelVariant:
-    """A configuration with the name that tables show, and where it comes from."""
+    """A configuration with its name in tables and its origin."""
 
     name: str
     configuration: Configuration
@@ -43,12 +43,12 @@ class KernelVariant:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is known of a variant; None is not known. Of several launches it is the main one."""
+    """The figures of a variant; None if not known. If it has several launches, those of the main launch."""
 
     variant: KernelVariant
-    #: Reason why it cannot be compiled or launched; may be empty.
+    #: Why the variant cannot be compiled or launched; may be empty.
     failure: str = ""
-    #: Constraints of the space that it breaks.
+    #: Constraints of the search space that the variant breaks.
     outside: tuple[str, ...] = ()
     entry: str = ""
     grid: tuple[int, ...] = ()
@@ -60,23 +60,24 @@ class Facts:
     dynamic_bytes: int = 0
     occupancy: Occupancy | None = None
     code: FunctionCode | None = None
-    #: Bytes of loads under way on a multiprocessor, at most; only where memory limits the kernel.
+    #: Maximum bytes of loads in flight on a multiprocessor; only if the kernel is memory-bound.
     in_flight: int | None = None
     time_ms: float | None = None
-    #: Whether the time is of a record, or of this command.
+    #: Whether the time comes from a record, instead of this command.
     is_recorded: bool = False
     gb_per_s: float | None = None
     gflop_per_s: float | None = None
     #: Share of the device's measured limit, and the name of the limit.
     limit_share: float | None = None
     limit_name: str = ""
-    #: Counters by metric of Nsight Compute, and the metrics that the device does not have.
+    #: Counters by metric of Nsight Compute.
     metrics: Mapping[str, float] = field(default_factory=dict)
+    #: Metrics that the device does not have.
     absent: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The name that tables show."""
+        """The variant's name in tables."""
         return self.variant.name
 
     @cached_property
@@ -87,61 +88,61 @@ class Facts:
 
 @dataclass(frozen=True)
 class Setting:
-    """A kernel and a problem on a device or architecture, and what records know of them."""
+    """A kernel and a problem on a device or architecture, with the kernel's records."""
 
     kernel: Kernel
     device: Device
     problem: Problem
     #: Records of the kernel on the architecture.
     records: tuple[RecordFile, ...] = ()
-    #: Whether the device is here, so that it can measure.
+    #: Whether the device is in this machine, so that variants can be measured.
     is_here: bool = False
 
     @cached_property
     def own_records(self) -> list[TunedRecord]:
-        """The records of the device itself."""
-        return [each.record for each in self.records if each.folder == self.device.folder]
+        """The records of this device model."""
+        return [file.record for file in self.records if file.folder == self.device.folder]
 
     @cached_property
     def work(self) -> Work | None:
-        """The minimum work of the problem; None if the kernel declares none."""
+        """The minimum work of the problem; None if the kernel does not declare it."""
         return self.kernel.work_of(self.problem)
 
     @cached_property
     def limits(self) -> Limits:
-        """Measured limits of the device."""
+        """The measured limits of the device."""
         return known_limits(self.device)
 
     @cached_property
     def is_memory_bound(self) -> bool:
-        """Moving the bytes takes longer than the arithmetic."""
+        """True if moving the bytes takes longer than the arithmetic."""
         return self.work is not None and is_memory_bound(self.work, self.limits)
 
 
 def setting_of(
     kernel: Kernel, arch: str | None, selector: str | None, problem: Problem | None = None
 ) -> Setting:
-    """Return the setting of an architecture, or of a device of this machine.
+    """Return the setting for an architecture, or for a device of this machine.
 
-    Without either the first GPU, else the architecture that was tuned last. An architecture stands
-    for the device of it that was tuned last, whose limits and multiprocessors are known.
+    By default the device is the first GPU. Without a GPU it is the most recently tuned architecture. For an
+    architecture, the limits and multiprocessors are those of its most recently tuned device.
     """
     if arch and selector:
-        raise UsageError("give --arch or --device, not both: a device has an architecture")
+        raise UsageError("give --arch or --device, not both: --device implies the architecture")
     own = "cuda" if "cuda" in kernel.backends else kernel.backends[0]
     if not arch and not selector and (own != "cuda" or backend("cuda").devices()):
         selector = own
     known = [
-        each
-        for each in read_layers(kernel.name, kernel.project)
-        if each.record.objective == "time" and each.record.device.backend == "cuda"
+        file
+        for file in read_layers(kernel.name, kernel.project)
+        if file.record.objective == "time" and file.record.device.backend == "cuda"
     ]
-    known.sort(key=lambda each: each.record.provenance.created, reverse=True)
+    known.sort(key=lambda file: file.record.provenance.created, reverse=True)
     if selector:
         device = choose_device(selector, kernel.backends)
     else:
         device = for_arch(arch or (known[0].record.device.arch if known else "sm_90"))
-    records = tuple(each for each in known if each.record.device.arch == device.arch)
+    records = tuple(file for file in known if file.record.device.arch == device.arch)
     if records and not selector:
         device = records[0].record.device.planned_for()
     size = problem or kernel.first_problem(device.backend)
@@ -149,7 +150,7 @@ def setting_of(
 
 
 def choose(setting: Setting, names: Sequence[str]) -> list[KernelVariant]:
-    """Return variants by name; without names all that are declared, and the record's answer."""
+    """Return the named variants; without names, all declared variants and `BEST`."""
     return [_named(setting, name) for name in names or (*setting.kernel.variants, BEST)]
 
 
@@ -157,7 +158,7 @@ def _named(setting: Setting, name: str) -> KernelVariant:
     kernel = setting.kernel
     if name in kernel.variants:
         configuration = kernel.completed(kernel.variants[name])
-        return KernelVariant(name, configuration, "variant of the space file")
+        return KernelVariant(name, configuration, "declared in the space file")
     if name != BEST:
         raise UsageError(f"{kernel.name}: {unknown('variant', name, (*kernel.variants, BEST))}")
     arch, device = setting.device.arch, setting.device if setting.own_records else None
@@ -166,18 +167,18 @@ def _named(setting: Setting, name: str) -> KernelVariant:
         found = lookup(kernel.name, arch=arch, device=device, project=owner, **problem)
     except UsageError:  # nothing is tuned
         return KernelVariant(BEST, kernel.default(), "default of the space file: nothing is tuned")
-    how = "winner of this problem" if found.quality == "exact" else f"answer by {found.quality}"
+    how = "winner for this problem" if found.quality == "exact" else f"answer by {found.quality}"
     return KernelVariant(BEST, Configuration(found), f"{how} ({found.source})")
 
 
 def facts_of(setting: Setting, variants: Sequence[KernelVariant]) -> list[Facts]:
     """Compile and disassemble variants, and add the times of the device's record."""
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda each: _facts(setting, each), variants))
-    tuned = [entry for each in setting.own_records if (entry := each.tuned(setting.problem))]
-    for i, each in enumerate(found):
-        if tuned and (result := tuned[0].race.of(each.variant.configuration)):
-            found[i] = with_time(setting, each, result.time_ms.value, True)
+        found = list(pool.map(lambda variant: _facts(setting, variant), variants))
+    tuned = [entry for record in setting.own_records if (entry := record.tuned(setting.problem))]
+    for i, facts in enumerate(found):
+        if tuned and (result := tuned[0].race.of(facts.variant.configuration)):
+            found[i] = with_time(setting, facts, result.time_ms.value, True)
     return found
 
 
@@ -187,7 +188,7 @@ def _facts(setting: Setting, variant: KernelVariant) -> Facts:
     outside = tuple(rule.name for rule in broken_constraints(kernel, configuration, device))
     facts = Facts(variant, outside=outside)
     if not kernel.allows(configuration, problem):
-        return replace(facts, failure=f"it requires what {problem} does not meet")
+        return replace(facts, failure=f"{problem} does not meet its requirements")
     plan = launch_sequence(kernel, configuration, problem, device)
     done = compile_now(compile_job(kernel, configuration, problem, device))
     if done.binary is None:
@@ -218,9 +219,10 @@ def _facts(setting: Setting, variant: KernelVariant) -> Facts:
 
 
 def _in_flight(setting: Setting, facts: Facts) -> int | None:
-    """Return the bytes of one pass: of the hottest loop, or of the whole code.
+    """Return the bytes that a multiprocessor loads in one pass of the hottest loop.
 
-    The latter with asynchronous copies, whose prologue starts those of later passes.
+    Without a loop with loads, all loads of the code count. They also count with asynchronous copies,
+    because the code before the loop starts the copies of later passes.
     """
     if not setting.is_memory_bound or facts.code is None or facts.occupancy is None:
         return None
@@ -236,11 +238,11 @@ def _code(binary: Binary, entry: str) -> FunctionCode | None:
     try:
         return code_of(disassembled(binary.code), binary.symbol(entry))
     except AutotuneError:
-        return None  # `explaining` says it once
+        return None  # `explaining` adds one note for all variants
 
 
 def with_time(setting: Setting, facts: Facts, time_ms: float, recorded: bool) -> Facts:
-    """Return facts with a time, and the rates that follow from it."""
+    """Return facts with a time and the rates computed from it."""
     facts, work = replace(facts, time_ms=time_ms, is_recorded=recorded), setting.work
     if work is None:
         return facts
@@ -251,14 +253,14 @@ def with_time(setting: Setting, facts: Facts, time_ms: float, recorded: bool) ->
     return replace(facts, limit_share=reached, limit_name=name or "")
 
 
-def winners_below(records: Sequence[RecordFile], least: float) -> tuple[int, int]:
-    """Return how many recorded winners have less than an occupancy, and how many are known."""
+def winners_below(records: Sequence[RecordFile], occupancy_share: float) -> tuple[int, int]:
+    """Return the number of recorded winners below an occupancy, and the number with known occupancy."""
     shares = []
-    for record in (each.record for each in records):
+    for record in (file.record for file in records):
         device = record.device.planned_for()
         for winner, plan in ((tuned.winner, tuned.plan) for tuned in record.problems):
             shared = (winner.static_shared_bytes or 0) + plan.shared_bytes
             found = occupancy(device, prod(plan.block), winner.registers or 0, shared)
             if found and found.blocks and winner.registers:
                 shares.append(found.share)
-    return sum(each < least for each in shares), len(shares)
+    return sum(share < occupancy_share for share in shares), len(shares)

@@ -1,6 +1,6 @@
-"""Find the scheduler of a fleet, refuse one that strangers reach, connect to it, and describe it.
+"""Find the scheduler of a fleet, refuse it if strangers can reach it, connect to it, and describe it.
 
-The scheduler file is Dask's. Certificates come from Dask's configuration (``distributed.comm.tls``).
+Dask writes the scheduler file. Certificates come from Dask's configuration (``distributed.comm.tls``).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from autotune.kernel.modules import TRUST, fault_of
 if TYPE_CHECKING:
     from distributed import Client
 
-#: Longest time until a scheduler answers.
+#: Timeout of a connection to a scheduler.
 CONNECT_TIMEOUT_S = 10.0
-#: Longest time until `is_listening` is answered.
+#: Timeout of `is_listening`.
 _LISTENING_S = 3.0
 #: Remedy if a scheduler is gone.
-GO_ON = "start the fleet again and repeat the command, which goes on from what the store has"
-_TLS_HELP = "set distributed.comm.tls in Dask's configuration as the fleet has it (docs/fleet.md)"
+GO_ON = "start the fleet again and repeat the command; it continues from the results in the store"
+_TLS_HELP = "set distributed.comm.tls in Dask's configuration as on the fleet (docs/fleet.md)"
 
 
 def default_file() -> Path:
@@ -39,7 +39,7 @@ def default_file() -> Path:
 
 
 def find(where: str) -> str:
-    """Return the address of a scheduler, given by itself or as a scheduler file.
+    """Return the address of a scheduler from an address or a scheduler file.
 
     Raises `UsageError` if the file is missing, damaged or writable by others, or if the scheduler
     is open to strangers.
@@ -58,8 +58,8 @@ def _read(file: Path) -> str:
     fault = fault_of(file)
     if fault is not None:
         raise UsageError(
-            f"{fault.place}: {fault.what}, and the scheduler that {file.name} names runs code as you; if you "
-            f"know who writes it, set {TRUST}={shlex.quote(str(fault.project))}"
+            f"{fault.place}: {fault.what}. The scheduler in {file.name} runs code as you. If you trust "
+            f"everyone who can write there, set {TRUST}={shlex.quote(str(fault.project))}"
         )
     try:
         return str(json.loads(file.read_bytes())["address"])
@@ -72,28 +72,30 @@ def refuse_open(address: str) -> None:
     host, _ = _host_and_port(address)
     if not address.startswith("tls://") and not _is_loopback(host):
         raise UsageError(
-            f"{address}: without TLS, anybody who reaches this scheduler runs code as you on every worker; "
-            "start it with TLS (docs/fleet.md)"
+            f"{address}: without TLS, anybody who can reach this scheduler can run code as you on every "
+            "worker; start it with TLS (docs/fleet.md)"
         )
 
 
 def _host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.partition("://")[2].rpartition(":")
     if not host or not port.isdigit() or not address.startswith(("tls://", "tcp://")):
-        raise UsageError(f"{address!r}: no address of a scheduler; for example tls://host:8786")
+        raise UsageError(
+            f"{address!r}: not the address of a scheduler; an example: tls://host:8786"
+        )
     return host.strip("[]"), int(port)
 
 
 def _is_loopback(host: str) -> bool:
     try:
-        found = {str(each[4][0]) for each in socket.getaddrinfo(host, None)}
-    except OSError:  # an unknown name
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError:  # an unknown host name
         return False
-    return all(ipaddress.ip_address(address).is_loopback for address in found)
+    return all(ipaddress.ip_address(address).is_loopback for address in addresses)
 
 
 def is_listening(address: str) -> bool:
-    """Return whether something listens at a scheduler's address."""
+    """Return whether a process listens at a scheduler's address."""
     try:
         socket.create_connection(_host_and_port(address), _LISTENING_S).close()
     except OSError:
@@ -103,25 +105,28 @@ def is_listening(address: str) -> bool:
 
 @contextmanager
 def connected(address: str) -> Iterator[Client]:
-    """Connect a client to a scheduler; close the client at the end, not the scheduler.
+    """Connect a client to a scheduler; close the client at the end, but not the scheduler.
 
-    Raises `FleetError` if no scheduler answers, `UsageError` if certificates do not fit.
+    Raises `FleetError` if no scheduler answers, `UsageError` if the certificates do not match.
     """
     with needing("a fleet"):
         quiet()
         from distributed import Client
         from distributed.comm.core import FatalCommClosedError
     if not is_listening(address):
-        raise FleetError(f"{address}: nothing listens there; {GO_ON}")
+        raise FleetError(f"{address}: no scheduler listens there; {GO_ON}")
     try:
         asyncio.run(_try_connecting(address))
         client = Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
-    # TypeError: TLS without files; ValueError: TLS, and the scheduler has none.
+    # TypeError: TLS without certificate files; ValueError: the scheduler does not use TLS.
     except (FatalCommClosedError, FileNotFoundError, TypeError, ValueError) as error:
         raise UsageError(
-            f"{address}: no connection by TLS: {error.__cause__ or error}; {_TLS_HELP}"
+            f"{address}: the TLS connection failed: {error.__cause__ or error}; {_TLS_HELP}"
         ) from error
-    except (OSError, ImportError) as error:  # ImportError: another version of Dask
+    except (
+        OSError,
+        ImportError,
+    ) as error:  # ImportError: the scheduler has another version of Dask
         raise FleetError(f"{address}: no scheduler answers: {error}; {GO_ON}") from error
     try:
         yield client
@@ -130,7 +135,7 @@ def connected(address: str) -> Iterator[Client]:
 
 
 async def _try_connecting(address: str) -> None:
-    """Connect without a client: one that fails blocks for 20 s when it is collected."""
+    """Connect without a client: a client that fails to connect blocks for 20 s in its destructor."""
     from distributed import Security
     from distributed.comm.core import connect
 
@@ -140,11 +145,11 @@ async def _try_connecting(address: str) -> None:
 
 
 def quiet() -> None:
-    """Silence Dask in this process: errors are reported once, by us.
+    """Silence Dask in this process, because autotune reports each error itself.
 
-    Not by Dask's configuration, which workers inherit.
+    Dask's configuration stays as it is, because workers inherit it.
     """
-    import distributed  # sets levels when it is imported
+    import distributed  # its import sets the levels
 
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -159,18 +164,23 @@ def local_fleet() -> Iterator[tuple[str, Literal["ok", "warn"], str, str]]:
     address = find(str(file))
     if not is_listening(address):
         remedy = f"rm {shlex.quote(str(file))}"
-        yield "fleet", "warn", f"{address} (of {file}) has ended", remedy
+        yield "fleet", "warn", f"the fleet of {file} has ended: {address}", remedy
         return
     yield "fleet", "ok", f"{address} (of {file})", ""
     with connected(address) as client:
-        found = client.scheduler_info(n_workers=-1)["workers"].values()
-    for worker in sorted(found, key=lambda worker: str(worker["name"])):
-        # "autotune" is the metric of `autotune.fleet.worker`.
-        yield "fleet", "ok", f"{worker['name']}: {_words(worker['metrics'].get('autotune'))}", ""
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    for worker in sorted(workers, key=lambda worker: str(worker["name"])):
+        # `autotune.fleet.worker` publishes the metric "autotune".
+        yield (
+            "fleet",
+            "ok",
+            f"{worker['name']}: {_description(worker['metrics'].get('autotune'))}",
+            "",
+        )
 
 
-def _words(announced: dict[str, Any] | None) -> str:
+def _description(announced: dict[str, Any] | None) -> str:
     if announced is None:
-        return "starting, or without our preload"
+        return "starting, or without the preload autotune.fleet.worker"
     parts = [f"{device['name']} ({device['arch']})" for device in announced["devices"]]
     return ", ".join([*parts, f"{announced['compilers']} compilers"])

@@ -1,4 +1,4 @@
-"""A Dask cluster as its client sees it: cards of each model, compilers, and their tasks."""
+"""The client's view of a Dask cluster: GPUs ("cards") of each model, compilers, and their tasks."""
 
 from __future__ import annotations
 
@@ -36,20 +36,22 @@ from autotune.measure.worker_state import Job
 
 T = TypeVar("T")
 
-#: Time between two checks of the workers, and of whether a task can still be answered.
-_LOOK_S, _GLANCE_S = 1.0, 1.0
+#: Time between two checks of the list of workers.
+_WORKERS_POLL_S = 1.0
+#: Time between two checks that a task can still finish.
+_TASK_POLL_S = 1.0
 #: Maximum wait for a lost worker if no other worker can do its work.
 RETURN_S = 120.0
 #: Maximum time to fetch a finished result.
 _FETCH_S = 10.0
-#: A machine gets no more tasks after this number of failures; a task is tried this number of times.
-MOST_FAILURES = 3
-#: Jobs kept for the workers: enough for all cards of several runs.
-_JOBS = 1024
+#: Failures after which a machine gets no more tasks; also the maximum number of tries of a task.
+MAX_FAILURES = 3
+#: Maximum number of jobs kept for the workers: enough for all cards of several runs.
+_MAX_JOBS = 1024
 
 
 class WorkerLost(Exception):
-    """The worker of a task is gone; the task gets no answer."""
+    """The worker of a task is gone, and the result with it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Model:
     driver: str
 
     def is_called(self, name: str) -> bool:
-        """Return whether a name means this model: its backend, architecture or a part of its name."""
+        """Return whether a name is the backend, the architecture or a part of this model's name."""
         return name in (self.backend, self.arch) or name.lower() in self.name.lower()
 
     @classmethod
@@ -82,7 +84,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Place:
-    """The workers that may run a task, and the resource that it takes there: a card, or a compiler."""
+    """The workers that may run a task, and the resource that the task occupies: a card or a compiler."""
 
     resource: str
     addresses: tuple[str, ...]
@@ -97,7 +99,7 @@ class Fleet:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.cards: dict[str, Card] = {}
-        #: Reasons of refused workers, by address.
+        #: Why each refused worker is refused, by address.
         self.refused: dict[str, str] = {}
         self.is_stopped = False
         self._lock = threading.RLock()
@@ -107,7 +109,7 @@ class Fleet:
         self._set_aside: dict[str, str] = {}
         #: Compiler processes of each worker, by backend.
         self._compilers: dict[str, dict[str, int]] = {}
-        #: Backends that any worker has compiled for.
+        #: Backends that at least one worker can compile for.
         self._compiled_for: set[str] = set()
         self._alive: frozenset[str] = frozenset()
         #: Jobs by id; the job is kept so that no other object gets its id.
@@ -128,14 +130,14 @@ class Fleet:
             self._jobs.clear()
 
     def stop(self) -> None:
-        """End every run as Ctrl-C does."""
+        """End all runs, as Ctrl-C does."""
         self.is_stopped = True
 
     # ------------------------------------------------------------------ members
 
     def look(self) -> None:
-        """Ask the scheduler for its workers; warn of refused workers."""
-        # Not `scheduler_info`, whose answer Dask itself replaces now and then by one without workers.
+        """Get the list of workers from the scheduler; warn of refused workers."""
+        # Dask sometimes replaces the answer of `scheduler_info` by an answer without workers.
         workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
         with self._lock:
             self._alive = frozenset(workers)
@@ -145,8 +147,8 @@ class Fleet:
                 if announced is not None and announced["claim"] != claim():
                     self._refuse(
                         address,
-                        f"the worker at {address} has {announced['claim']}, this client {claim()}; "
-                        "install the same on both",
+                        f"the worker at {address} has {announced['claim']}, this client has {claim()}; "
+                        "install the same version on both",
                     )
                 elif announced is not None:
                     self._admit(address, announced)
@@ -163,7 +165,7 @@ class Fleet:
                 self._refuse(
                     address,
                     f"{device.name} at {address} compiles with {toolchains[device.backend]}, "
-                    f"this client with {toolchain_of(device.backend)}; install the same on both",
+                    f"this client with {toolchain_of(device.backend)}; install the same version on both",
                 )
                 continue
             known = self.cards.get(device.uuid)
@@ -174,24 +176,24 @@ class Fleet:
         if address not in self.refused:
             self.refused[address] = why
             if self.cards:
-                warnings.warn(f"{why}: it is left out", stacklevel=2)
+                warnings.warn(f"{why}; the worker is not used", stacklevel=2)
 
     def _why_no_card(self) -> str:
         where = self.client.scheduler.address if self.client.scheduler else "the scheduler"
         if self.refused:
             return next(iter(self.refused.values()))
         return (
-            f"{where}: none of {len(self._alive)} workers announces a device; start workers with: "
+            f"{where}: none of the {len(self._alive)} workers offers a device; start workers with: "
             "dask worker ADDRESS --preload autotune.fleet.worker, or: autotune fleet"
         )
 
     def _keep_looking(self) -> None:
-        while not self._ended.wait(_LOOK_S):
-            with suppress(Exception):  # the thread that waits for a task reports a lost scheduler
+        while not self._ended.wait(_WORKERS_POLL_S):
+            with suppress(Exception):  # threads that wait for a task report a lost scheduler
                 self.look()
 
     def is_usable(self, card: Card) -> bool:
-        """Return whether a card gets tasks: its worker is there and was not set aside."""
+        """Return whether a card gets tasks: its worker is connected and not excluded."""
         return card.address in self._alive and card.address not in self._set_aside
 
     def usable(self, model: Model | None = None) -> list[Card]:
@@ -204,24 +206,24 @@ class Fleet:
             ]
 
     def models(self, named: Sequence[str] = ()) -> list[Model]:
-        """Return the models of the fleet, or those of some names, those with most cards first.
+        """Return the models of the fleet, or only the named ones, sorted by falling number of cards.
 
-        A name is a backend, an architecture, or a part of a device's name. Of two models that
-        differ by their driver alone, and would share a record, the one with fewer cards is left out.
+        A name is a backend, an architecture, or a part of a device's name. A record belongs to one
+        driver version. If cards of one model have different drivers, only the most common driver is used.
 
-        Raises `UsageError` if a name fits no model.
+        Raises `UsageError` if a name matches no model.
         """
         counted = Counter(Model.of(card.device) for card in self.usable()).most_common()
-        there: dict[tuple[str, str, int], Model] = {}
+        kept_models: dict[tuple[str, str, int], Model] = {}
         for model, count in counted:
-            kept = there.setdefault((model.backend, model.name, model.sm_count), model)
+            kept = kept_models.setdefault((model.backend, model.name, model.sm_count), model)
             if kept != model:
                 warnings.warn(
-                    f"{count} {model.name} with driver {model.driver} are left out: a record is of one, "
-                    f"and most have {kept.driver}",
+                    f"{count} {model.name} with driver {model.driver} are not used: a record belongs to "
+                    f"one driver version, and most have {kept.driver}",
                     stacklevel=2,
                 )
-        models = list(there.values())
+        models = list(kept_models.values())
         for name in named:
             if not any(model.is_called(name) for model in models):
                 raise UsageError(unknown("model of the fleet", name, (m.name for m in models)))
@@ -231,17 +233,17 @@ class Fleet:
         """Return the models that a kernel runs on; raise `UsageError` if there is none."""
         fitting = [model for model in models if model.backend in kernel.backends]
         if not fitting:
-            there = ", ".join(f"{model.name} ({model.backend})" for model in models)
+            available = ", ".join(f"{model.name} ({model.backend})" for model in models)
             runs_on = " and ".join(kernel.backends)
-            raise UsageError(f"{kernel.name} runs on {runs_on} only, and the fleet has {there}")
+            raise UsageError(f"{kernel.name} runs only on {runs_on}; the fleet has {available}")
         return fitting
 
     def device_for(self, kernel: Kernel, named: Sequence[str] = ()) -> Device:
-        """Return a card of the model with most cards, among the named models that a kernel runs on."""
+        """Return a card for a kernel: of the named models that it runs on, that with the most cards."""
         return self.device_of(self.fitting(kernel, self.models(named))[0])
 
     def device_of(self, model: Model) -> Device:
-        """Return a card of a model, the same one every time."""
+        """Return a card of a model; repeated calls return the same card."""
         return self.usable(model)[0].device
 
     def others(self, device: Device) -> list[Device]:
@@ -254,34 +256,35 @@ class Fleet:
         with self._lock:
             return sum(known.get(backend_name, 0) for known in self._compilers.values())
 
-    def measuring_place(self, model: Model, wanted: str, but: Sequence[str] = ()) -> Place:
-        """Return the card of a uuid, or another of the model while that one is lost.
+    def measuring_place(self, model: Model, wanted: str, excluded: Sequence[str] = ()) -> Place:
+        """Return the card with the wanted uuid, or another card of the model while that card is lost.
 
-        Waits up to `RETURN_S` where all are lost: Dask may start their workers again.
+        If all cards are lost, wait up to `RETURN_S`: Dask may restart their workers. Cards at the
+        ``excluded`` addresses do not count.
 
-        Raises `AutotuneError` if none is left, but for those at some addresses.
+        Raises `AutotuneError` if no card is left.
         """
         left = self._waited_for(
-            lambda: [card for card in self.usable(model) if card.address not in but],
-            lambda: self._all_set_aside(model, but),
+            lambda: [card for card in self.usable(model) if card.address not in excluded],
+            lambda: self._all_excluded(model, excluded),
         )
         if not left:
             why = "; ".join(self._set_aside.values()) or "their workers are gone"
             raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
-        # Runs that share the remaining cards are spread over them.
+        # Distribute runs without their own card over the remaining cards.
         spread = left[zlib.crc32(wanted.encode()) % len(left)]
         card = next((card for card in left if card.device.uuid == wanted), spread)
         return Place(card.device.uuid, (card.address,))
 
-    def compiling_place(self, backend_name: str, but: Sequence[str] = ()) -> Place:
-        """Return the workers that compile for a backend; waits as `measuring_place` does.
+    def compiling_place(self, backend_name: str, excluded: Sequence[str] = ()) -> Place:
+        """Return the workers that compile for a backend; wait for lost ones as `measuring_place` does.
 
-        Raises `AutotuneError` if there is none, but for those at some addresses.
+        Raises `AutotuneError` if no worker outside the ``excluded`` addresses compiles for the backend.
         """
         fitting = self._waited_for(
             lambda: self._compiling(backend_name), lambda: backend_name not in self._compiled_for
         )
-        left = tuple(address for address in fitting if address not in but)
+        left = tuple(address for address in fitting if address not in excluded)
         if not left:
             raise AutotuneError(
                 f"no worker of the fleet compiles for {backend_name}; start one with: "
@@ -291,45 +294,49 @@ class Fleet:
 
     def _compiling(self, backend_name: str) -> list[str]:
         with self._lock:
-            known = {a: of for a, of in self._compilers.items() if a not in self._set_aside}
-        return [address for address, count in known.items() if count.get(backend_name)]
+            return [
+                address
+                for address, counts in self._compilers.items()
+                if address not in self._set_aside and counts.get(backend_name)
+            ]
 
-    def is_there(self, place: Place) -> bool:
-        """Return whether any worker of a place is connected."""
+    def is_connected(self, place: Place) -> bool:
+        """Return whether at least one worker of a place is connected."""
         return not self._alive.isdisjoint(place.addresses)
 
-    def has_other(self, place: Place, but: Sequence[str]) -> bool:
-        """Return whether there is another place like this one, outside some addresses."""
+    def has_other(self, place: Place, excluded: Sequence[str]) -> bool:
+        """Return whether another worker outside the ``excluded`` addresses can do a place's work."""
         if place.resource == COMPILE:
             others = set(place.addresses)
         else:
             model = Model.of(self.cards[place.resource].device)
             others = {card.address for card in self.usable(model)}
-        return bool(others - set(but))
+        return bool(others - set(excluded))
 
-    def _all_set_aside(self, model: Model, but: Sequence[str]) -> bool:
-        """Return whether no lost worker would help if it came back."""
+    def _all_excluded(self, model: Model, excluded: Sequence[str]) -> bool:
+        """Return whether all known cards of a model are excluded, so that waiting is useless."""
         with self._lock:
             known = [card for card in self.cards.values() if Model.of(card.device) == model]
-        return all(card.address in but or card.address in self._set_aside for card in known)
+        return all(card.address in excluded or card.address in self._set_aside for card in known)
 
     def _waited_for(self, find: Callable[[], list[T]], is_hopeless: Callable[[], bool]) -> list[T]:
-        """Wait up to `RETURN_S` until something is found again: Dask may restart its worker."""
+        """Call ``find`` until it finds something, up to `RETURN_S`: Dask may restart workers."""
         end_s = time.monotonic() + RETURN_S
         while not (found := find()) and not is_hopeless() and time.monotonic() < end_s:
             self.require_running()
-            time.sleep(_GLANCE_S)
+            time.sleep(_TASK_POLL_S)
         return found
 
     def blame(self, error: HostError) -> None:
-        """Note a failed task of a worker; set the worker aside after `MOST_FAILURES`."""
+        """Count a failed task of a worker; exclude the worker after `MAX_FAILURES`."""
         with self._lock:
             self._failed[error.address] += 1
-            if self._failed[error.address] != MOST_FAILURES:
+            if self._failed[error.address] != MAX_FAILURES:
                 return
             self._set_aside[error.address] = str(error)
         warnings.warn(
-            f"{error.address} failed {MOST_FAILURES} times and is set aside: {error}", stacklevel=2
+            f"{error.address} failed {MAX_FAILURES} times and gets no more tasks: {error}",
+            stacklevel=2,
         )
 
     # ------------------------------------------------------------------ tasks
@@ -342,10 +349,10 @@ class Fleet:
         key: str,
         is_over: Callable[[], bool],
     ) -> Any:
-        """Run a task at a place; ``content`` is task, arguments and limits of `Actor.ask`.
+        """Run a task at a place; ``content`` holds the task, arguments and limits of `Actor.ask`.
 
-        Raises `WorkerLost` if the place is gone or ``is_over``, `HostError` if its machine failed, and
-        what the task raises.
+        Raises `WorkerLost` if the place is gone or ``is_over`` returns True, `HostError` if the machine
+        failed, and any error of the task.
         """
         future = self._submit(
             run_task,
@@ -357,18 +364,18 @@ class Fleet:
             workers=list(place.addresses),
             resources={place.resource: 1},
         )
-        return self._waited(future, lambda: is_over() or not self.is_there(place))
+        return self._waited(future, lambda: is_over() or not self.is_connected(place))
 
     def _sent_job(self, job: Job) -> tuple[str, Future]:
-        """Return the name of a job, and the future by which Dask sends it to each machine once."""
+        """Return the name of a job, and a future, so that Dask sends the job to each machine once."""
         with self._lock:
             if id(job) not in self._jobs:
-                # The same for all cards of a model: each puts itself in.
+                # All cards of a model get the same job; each worker fills in its own device.
                 device = replace(job.device, uuid="", index=0)
                 packed = pickle.dumps(replace(job, device=device), pickle.HIGHEST_PROTOCOL)
                 name = f"{NAME}-job-{sha256(packed).hexdigest()}"
                 self._jobs[id(job)] = job, name, self._submit(keep, packed, key=name)
-                while len(self._jobs) > _JOBS:
+                while len(self._jobs) > _MAX_JOBS:
                     self._jobs.popitem(last=False)
             return self._jobs[id(job)][1:]
 
@@ -381,16 +388,16 @@ class Fleet:
             raise
 
     def _waited(self, future: Future, is_lost: Callable[[], bool]) -> Any:
-        """Wait for the result of a task, while it can still come."""
+        """Wait for the result of a task as long as the fleet runs and its worker is connected."""
         done = threading.Event()
         future.add_done_callback(lambda _: done.set())
-        while not done.wait(_GLANCE_S):
+        while not done.wait(_TASK_POLL_S):
             self.require_running(is_lost)
         while True:
             try:
                 result = future.result(timeout=_FETCH_S)
                 break
-            # Dask fails on a variable of its own if this time ends at the wrong moment.
+            # UnboundLocalError: a bug of Dask when the timeout ends at a certain moment.
             except (TimeoutError, UnboundLocalError):
                 self.require_running(is_lost)
                 if future.cancelled():
@@ -399,7 +406,7 @@ class Fleet:
                 self._require_scheduler()
                 raise WorkerLost(str(error)) from error
             except KilledWorker as error:
-                raise ActorDied(f"with it several workers of the fleet: {error}") from error
+                raise ActorDied(f"several workers of the fleet died with it: {error}") from error
             except Exception as error:
                 self._require_scheduler()
                 raise AutotuneError(f"a task of the fleet failed: {error!r}") from error
@@ -408,7 +415,7 @@ class Fleet:
         return result
 
     def require_running(self, is_lost: Callable[[], bool] = lambda: False) -> None:
-        """Raise the error that ended the fleet or this use of it; `WorkerLost` if ``is_lost``."""
+        """Raise an error if the fleet was stopped or lost; `WorkerLost` if ``is_lost`` returns True."""
         if self.is_stopped:
             raise KeyboardInterrupt
         if self._ended.is_set():
@@ -420,16 +427,16 @@ class Fleet:
     def _require_scheduler(self) -> None:
         if self.client.status != "running":
             raise FleetError(
-                "the scheduler of the fleet was lost; what was measured is kept: start the fleet again, "
-                "and the same command goes on where this one stopped"
+                "the scheduler of the fleet was lost; all measurements are kept: start the fleet again, "
+                "and repeat the command to continue"
             )
 
 
 @contextmanager
 def of(where: str) -> Iterator[Fleet]:
-    """Connect to the fleet of an address or a scheduler file.
+    """Connect to the fleet at an address or of a scheduler file.
 
-    Raises as `find`, `connected` and `Fleet` do.
+    Raises the errors of `find`, `connected` and `Fleet`.
     """
     with connected(find(where)) as client, Fleet(client) as fleet:
         yield fleet
@@ -439,5 +446,5 @@ _numbers = iter(range(1 << 62))
 
 
 def _number() -> str:
-    """Return a key that no other task has, of other clients neither."""
+    """Return a key that is unique among the tasks of all clients."""
     return f"{os.getpid()}-{os.urandom(4).hex()}-{next(_numbers)}"

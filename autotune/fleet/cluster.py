@@ -1,4 +1,4 @@
-"""Run a fleet of this machine's devices: a Dask scheduler in this process, and its workers."""
+"""Run a fleet of this machine's devices: a Dask scheduler in this process, and worker processes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from autotune.devices.device import Device
 from autotune.errors import FleetError, UsageError
 from autotune.fleet.address import find, is_listening
 
-#: A worker counts as lost after this silence; without a scheduler it ends after this time.
+#: A silent worker counts as lost after this time; a worker without a scheduler ends after this time.
 LOST_AFTER_S = 60
-#: Between two checks that the scheduler still runs.
+#: Time between two checks that the scheduler still runs.
 _POLL_S = 0.5
-#: Maximum time to end; remaining workers end by themselves without a scheduler.
+#: Maximum time for workers to end; later workers end on their own because the scheduler is gone.
 _CLOSE_S = 20
 #: Environment variables that only the client needs.
 _SECRETS = ("AUTOTUNE_STORE", "PGPASSWORD")
@@ -34,23 +34,37 @@ def serve(
     file: Path,
     ready: Callable[[str, int, str], None],
 ) -> None:
-    """Run a scheduler, a worker for each device and one that compiles, until Ctrl-C or SIGTERM.
+    """Run a scheduler, a worker for each device and a compiling worker, until Ctrl-C or SIGTERM.
 
-    ``compilers`` are processes of the latter; default: one for each core but one for each GPU. The
-    scheduler file lasts as long as the fleet. ``ready`` gets the address, the number of workers and
-    the URL of Dask's dashboard. Workers that die are started again.
+    Dead workers are restarted. The scheduler file is deleted when the fleet ends.
 
-    Raises `UsageError` if a fleet runs with this file already, `FleetError` if a worker does not start.
+    Parameters
+    ----------
+    devices : sequence of Device
+        The devices that get a worker.
+    compilers : int or None
+        Processes of the compiling worker; default: the number of cores minus the number of GPUs.
+    file : Path
+        The scheduler file to write.
+    ready : callable
+        Called with the address, the number of workers and the URL of Dask's dashboard.
+
+    Raises
+    ------
+    UsageError
+        If a fleet with this file already runs.
+    FleetError
+        If a worker does not start.
     """
     if file.exists() and is_listening(running := find(str(file))):
         raise UsageError(
-            f"a fleet runs here already: {running} (of {file}); end it by Ctrl-C, or start another "
+            f"a fleet already runs here: {running} ({file}); end it with Ctrl-C, or start a second one "
             "with --file FILE"
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for name in _SECRETS:
         os.environ.pop(name, None)
-    os.environ["DASK_LOGGING__DISTRIBUTED"] = "warning"  # of workers
+    os.environ["DASK_LOGGING__DISTRIBUTED"] = "warning"  # for the workers
     file.parent.mkdir(parents=True, exist_ok=True)
     workers = _workers(devices, compilers)
     cluster = _started(workers, file)
@@ -82,7 +96,7 @@ def _worker(threads: int, *words: object) -> dict[str, Any]:
         "nthreads": threads,
         "preload": ["autotune.fleet.worker"],
         "preload_argv": [[str(word) for word in words]],
-        "memory_limit": 0,  # most of its memory is that of child processes
+        "memory_limit": 0,  # no limit: Dask would also count the child processes
         "death_timeout": LOST_AFTER_S,
     }
     return {"cls": Nanny, "options": options}
@@ -102,7 +116,7 @@ def _started(workers: dict[str, dict[str, Any]], file: Path) -> SpecCluster:
     try:
         return SpecCluster(workers, {"cls": Scheduler, "options": options}, name="autotune")
     except Exception as error:
-        cause: BaseException = error  # Dask closes what it began first, which fails too
+        cause: BaseException = error  # Dask's clean-up fails too and hides the first error
         while (before := cause.__cause__ or cause.__context__) is not None:
             cause = before
         words = (str(cause) or type(cause).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""A fleet as the site of a run, see `autotune.run.bench.Site`; and several runs on it, one for each model."""
+"""The site of a run on a fleet (see `autotune.run.bench.Site`), and several runs at once, one per model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.data.dataset import Dataset, without_files
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
-from autotune.fleet.client import MOST_FAILURES, Fleet, Model, Place, WorkerLost, of
+from autotune.fleet.client import MAX_FAILURES, Fleet, Model, Place, WorkerLost, of
 from autotune.fleet.worker import HostError
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
@@ -34,16 +34,16 @@ from autotune.values import Problem
 R = TypeVar("R")
 
 #: Maximum number of compilers of one run.
-_MOST_COMPILERS = 256
-#: Maximum time of a question to a device.
-_QUESTION_S = 60.0
+_MAX_COMPILERS = 256
+#: Timeout of a query of a device's properties.
+_QUERY_S = 60.0
 
 
 class DaskActor:
-    """A device or compiler of a fleet as an actor; see `autotune.measure.process.Actor`.
+    """An actor for a device or compiler of a fleet; see `autotune.measure.process.Actor`.
 
-    ``find`` returns the place for a task, outside the addresses where it failed. A task of a lost or
-    failing worker goes to another place.
+    If a worker is lost or fails, its task goes to another place. ``find`` returns a place for a task; its
+    argument is the list of addresses where the task failed.
     """
 
     queues = True
@@ -76,13 +76,13 @@ class DaskActor:
                 answer: R = self._fleet.run(place, call, job, key, lambda: self._is_closed)
                 return answer
             except WorkerLost as lost:
-                losses += self._fleet.is_there(place)
-                if losses > MOST_FAILURES:
-                    raise AutotuneError(f"its tasks are dropped by Dask: {lost}") from lost
+                losses += self._fleet.is_connected(place)
+                if losses > MAX_FAILURES:
+                    raise AutotuneError(f"Dask drops its tasks: {lost}") from lost
             except HostError as error:
                 self._fleet.blame(error)
                 failed.append(error.address)
-                if len(failed) >= MOST_FAILURES or not self._fleet.has_other(place, failed):
+                if len(failed) >= MAX_FAILURES or not self._fleet.has_other(place, failed):
                     raise
 
     def close(self) -> None:
@@ -96,23 +96,23 @@ class FleetSite(Site):
         self.fleet = fleet
 
     def __reduce__(self) -> tuple[Callable[[str], FleetSite], tuple[str]]:
-        """Pickle the address: another process connects to the same scheduler."""
+        """Pickle only the address; the other process connects to the same scheduler."""
         assert self.fleet.client.scheduler is not None
         return _joined, (self.fleet.client.scheduler.address,)
 
     def shared_with(self, peers: tuple[Device, ...]) -> Site:
-        return self  # it counts the fleet's cards
+        return self  # `compilers` already divides by the number of cards
 
     def require_running(self) -> None:
         self.fleet.require_running()
 
     def compilers(self, request: Request) -> CompilerPool:
-        """Return compilers in proportion to the run's share of the fleet's cards."""
+        """Return compilers in proportion to the number of cards that the run uses."""
         cards = max(1, len(self.fleet.usable()))
         share = self.fleet.compilers(request.device.backend) * len(request.devices) // cards
         find = partial(self.fleet.compiling_place, request.device.backend)
         return CompilerPool(
-            min(max(1, share), _MOST_COMPILERS),
+            min(max(1, share), _MAX_COMPILERS),
             lambda: DaskActor(self.fleet, find),
             on_demand=True,
         )
@@ -122,14 +122,14 @@ class FleetSite(Site):
         return DaskActor(self.fleet, find)
 
     def remembered(self, request: Request) -> tuple[str, ...]:
-        """Return uuids of the model's other cards, which may have measured for this run before."""
+        """Return uuids of the model's other cards: their measurements may belong to this run."""
         return tuple(device.uuid for device in self.fleet.others(request.device))
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> bytes:
         return travelling(kernel)
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
-        """Return a description: each machine makes the data for itself."""
+        """Return a description without files: each machine makes its own data."""
         return without_files(kernel, problem, name, seed)
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
@@ -140,19 +140,20 @@ class FleetSite(Site):
         name = request.kernel.name
         if request.sanitize:
             raise UsageError(
-                f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
-                f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
+                f"{name}: compute-sanitizer does not run in a fleet; tune without --sanitize, "
+                f"then run on one GPU: autotune run {name} --config … --sanitize"
             )
         if "reference" not in request.kernel.hooks:
             raise UsageError(
-                f"{name}: a fleet needs @{name}.reference: each machine makes its own data"
+                f"{name}: a fleet needs a reference, because each machine makes its own data; write "
+                f"@{name}.reference"
             )
 
     def sanitizer(self, request: Request) -> str:
         return ""
 
     def why_no_energy(self, device: Device) -> str:
-        return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUESTION_S)
+        return self.device_actor(device).ask(_why_no_energy, device, timeout_s=_QUERY_S)
 
 
 #: Connections of a tuner process to its fleet, until the process ends.
@@ -173,11 +174,11 @@ def _why_no_energy(device: Device) -> str:
 
 @dataclass(frozen=True)
 class FleetRun(Generic[R]):
-    """A run that ended: its result, or the error that ended it, or both if it was cut short."""
+    """A finished run: its result, its error, or both if an error cut it short."""
 
     request: Request
     result: RunResult | None
-    #: The files of the result, as `drive` was given them.
+    #: The files of the result, as ``tune`` returned them.
     published: R | None = None
     error: AutotuneError | None = None
 
@@ -188,13 +189,13 @@ def drive(
     tune: Callable[[Request, Site], tuple[RunResult, R]],
     seconds: float | None = None,
 ) -> Iterator[FleetRun[R]]:
-    """Tune requests, those of different models at once; yield each run as soon as it ends.
+    """Tune requests of different models at the same time; yield each run as soon as it ends.
 
-    ``tune`` is called in a thread of each model; it returns the result and what it published. No run
-    begins after ``seconds``, and none lasts longer.
+    Each model has a thread that calls ``tune``, which returns the result and its published files. After
+    ``seconds`` no run begins and all runs end.
 
-    Raises `UsageError` before the first run if one cannot run in a fleet, `FleetError` if the
-    scheduler is lost and `Interrupted` on Ctrl-C; runs that these cut short are yielded first.
+    Raises `UsageError` before the first run if a request cannot run in a fleet, `FleetError` if the
+    scheduler is lost, and `Interrupted` on Ctrl-C. The results of interrupted runs are yielded first.
     """
     for request in requests:
         FleetSite(fleet).require_supported(request)
@@ -204,15 +205,15 @@ def drive(
         by_model[Model.of(request.device)].append(request)
     ended: SimpleQueue[FleetRun[R] | BaseException] = SimpleQueue()
 
-    def run(model: Model, its_requests: list[Request]) -> None:
+    def run(model: Model, own_requests: list[Request]) -> None:
         try:
-            for request in its_requests:
+            for request in own_requests:
                 if not fleet.is_stopped:
                     ended.put(_run(fleet, model, request, tune, end_s))
         except BaseException as error:
             ended.put(error)
 
-    running = [threading.Thread(target=run, args=of, daemon=True) for of in by_model.items()]
+    running = [threading.Thread(target=run, args=args, daemon=True) for args in by_model.items()]
     try:
         for thread in running:
             thread.start()
@@ -230,13 +231,13 @@ def drive(
         for thread in running:
             thread.join()
         if not isinstance(error, GeneratorExit):
-            yield from _decided(ended)
+            yield from _results(ended)
         if isinstance(error, KeyboardInterrupt):
             raise Interrupted(f"interrupted; {KEPT}") from error
         raise
 
 
-def _decided(ended: SimpleQueue[FleetRun[R] | BaseException]) -> Iterator[FleetRun[R]]:
+def _results(ended: SimpleQueue[FleetRun[R] | BaseException]) -> Iterator[FleetRun[R]]:
     while not ended.empty():
         done = ended.get()
         if isinstance(done, FleetRun) and done.result is not None:
@@ -254,10 +255,10 @@ def _run(
     try:
         if left_s <= 0:
             raise AutotuneError(
-                f"{request.kernel.name} on {model.name}: not begun, the time is up; what was "
-                "measured is kept: run the same command again"
+                f"{request.kernel.name} on {model.name}: not started, the time is up; all "
+                "measurements are kept: run the same command again"
             )
-        fleet.measuring_place(model, request.device.uuid)  # waits if all are lost
+        fleet.measuring_place(model, request.device.uuid)  # waits if all cards are lost
         first, *others = [card.device for card in fleet.usable(model)]
         if left_s < math.inf:
             budget = request.total_budget

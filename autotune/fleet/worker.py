@@ -1,7 +1,6 @@
-"""Make a Dask worker one of a fleet: it announces its devices, compiles and measures.
+"""Preload of ``dask worker`` that adds the worker to a fleet: it announces devices, compiles, measures.
 
-Compiling and measuring happen in child processes, as in `autotune run`. This module is a preload of
-``dask worker``.
+Child processes compile and measure, as in `autotune run`.
 """
 
 from __future__ import annotations
@@ -38,32 +37,32 @@ from autotune.measure.device_worker import device_actor
 from autotune.measure.process import ActorFailed, ChildActor
 from autotune.measure.worker_state import Job
 
-#: Name of the plugin, and of the metric that announces a worker.
+#: Name of the plugin and of the metric that describes the worker to clients.
 NAME = "autotune"
 #: Resource of a compiler process; the resource of a device is its uuid.
 COMPILE = "autotune-compile"
-#: Jobs with their data that a worker remembers.
-_KNOWN = 64
+#: Maximum number of jobs, with their data, that a worker keeps.
+_MAX_JOBS = 64
 
 
 class HostError(AutotuneError):
-    """A machine of the fleet failed at a task that another machine may do."""
+    """A machine of the fleet failed at a task that another machine may be able to do."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
     @property
     def address(self) -> str:
-        """Of the Dask worker."""
+        """The address of the Dask worker."""
         return str(self.args[1])
 
 
 @cache
 def claim() -> str:
-    """Return the versions that a client and its workers must share.
+    """Return the versions that a client and its workers must share, as text.
 
-    They are of the package, with a fingerprint of its code, and the minor of Python: code that is sent
-    is bytecode of one minor; a checkout changes without changing its version.
+    The fingerprint of the package's code is included because a checkout changes without a new version.
+    Python's minor version is included because clients send bytecode, which is specific to it.
     """
     folder = Path(autotune.__file__).parent
     digest = hashlib.sha256()
@@ -91,7 +90,7 @@ class Host:
         self._toolchains = {name: toolchain_of(name) for name in names or ["cuda"]}
 
     def announcement(self) -> dict[str, Any]:
-        """Return the plain values that every heartbeat carries to clients."""
+        """Return a description of this worker in plain values; every heartbeat sends it to clients."""
         return {
             "claim": claim(),
             "toolchains": self._toolchains,
@@ -100,7 +99,7 @@ class Host:
         }
 
     def resources(self) -> dict[str, float]:
-        """Return the resources that Dask's scheduler counts: one task at a time for a device."""
+        """Return the resources for Dask's scheduler; a device takes one task at a time."""
         return {COMPILE: self.compilers, **dict.fromkeys(self.devices, 1)}
 
     def run(
@@ -111,7 +110,7 @@ class Host:
         limits: Mapping[str, Any],
         job: Job | None,
     ) -> Any:
-        """Run a task in the process of a device, or of a compiler; ``limits`` are of `Actor.ask`."""
+        """Run a task in the process of a device or compiler; ``limits`` are the limits of `Actor.ask`."""
         if resource != COMPILE:
             return self._actor(resource).ask(task, *args, job=job, **limits)
         compiler = self._compilers.get()
@@ -120,18 +119,18 @@ class Host:
         finally:
             self._compilers.put(compiler)
 
-    def made(self, key: str, job: Job, resource: str) -> Job:
-        """Return a client's job for this device, with its data on this machine's disk."""
+    def local_job(self, key: str, job: Job, resource: str) -> Job:
+        """Return a client's job for a device of this machine, with its data on this machine's disk."""
         device = self.devices[resource]
         if (key, device.uuid) not in self._jobs:
             kernel = load_kernel(job.origin, job.fingerprint)
-            with _making():
+            with _preparing_data():
                 datasets = tuple(
-                    prepare_dataset(kernel, job.problem, known.name, known.seed)
-                    for known in job.datasets
+                    prepare_dataset(kernel, job.problem, dataset.name, dataset.seed)
+                    for dataset in job.datasets
                 )
             self._jobs[key, device.uuid] = replace(job, device=device, datasets=datasets)
-            while len(self._jobs) > _KNOWN:
+            while len(self._jobs) > _MAX_JOBS:
                 del self._jobs[next(iter(self._jobs))]
         return self._jobs[key, device.uuid]
 
@@ -150,7 +149,7 @@ class Host:
 
 @cache
 def toolchain_of(name: str) -> str:
-    """Return name and version of a compiler; empty if it is not installed."""
+    """Return name and version of a backend's compiler; empty if it is not installed."""
     try:
         return backend(name).toolchain()
     except AutotuneError:
@@ -158,19 +157,23 @@ def toolchain_of(name: str) -> str:
 
 
 @contextmanager
-def _making() -> Iterator[None]:
-    """Let one worker of this machine make the data that all of them need."""
+def _preparing_data() -> Iterator[None]:
+    """Lock the data cache, so that only one worker of this machine makes each data set."""
     with (cache_folder(DATA) / ".fleet").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
-    """The plugin that makes a Dask worker one of a fleet.
+    """The plugin that adds a Dask worker to a fleet.
 
-    ``devices`` are selectors as those of ``--device``, or ``none``; default: all of the first backend
-    that has one. ``compilers`` are processes; default: one for each core of a worker without devices,
-    else one for each device, for which a core is left.
+    Parameters
+    ----------
+    devices : sequence of str or Device, optional
+        Selectors as for ``--device``, or ``none``; default: all devices of the first backend with devices.
+    compilers : int, optional
+        Number of compiler processes. Default for a worker without devices: the number of cores. Default
+        for other workers: the number of devices, at most the cores that GPUs leave free, at least 1.
     """
 
     name = NAME
@@ -182,21 +185,21 @@ class FleetPlugin(WorkerPlugin):  # type: ignore[misc]
         self.host: Host | None = None
 
     async def setup(self, worker: Any) -> None:
-        """Find the devices, and announce them."""
-        self.host = host = await asyncio.to_thread(self.made)
+        """Find the devices and announce them."""
+        self.host = host = await asyncio.to_thread(self.make_host)
         worker.metrics[NAME] = lambda _: host.announcement()
-        if worker.status.name == "running":  # registered before
+        if worker.status.name == "running":  # already registered with the scheduler
             await worker.set_resources(**host.resources())
         else:
             worker.state.total_resources.update(host.resources())
             worker.state.available_resources.update(host.resources())
 
     async def teardown(self, worker: Any) -> None:
-        """End the processes."""
+        """End the child processes."""
         if self.host is not None:
             await asyncio.to_thread(self.host.close)
 
-    def made(self) -> Host:
+    def make_host(self) -> Host:
         """Find the devices and count the compilers."""
         devices = _found(self._devices)
         compilers = self._compilers
@@ -222,7 +225,7 @@ def _found(devices: Sequence[str | Device] | None) -> list[Device]:
 @click.option("--device", "devices", multiple=True, metavar="NAME")
 @click.option("--compilers", type=click.IntRange(min=0))
 async def dask_setup(worker: Any, devices: tuple[str, ...], compilers: int | None) -> None:
-    """Be the preload: ``dask worker … --preload autotune.fleet.worker --device cuda:0``."""
+    """Set up the preload: ``dask worker … --preload autotune.fleet.worker --device cuda:0``."""
     await worker.plugin_add(FleetPlugin(devices or None, compilers), catch_errors=False)
 
 
@@ -230,23 +233,23 @@ async def dask_setup(worker: Any, devices: tuple[str, ...], compilers: int | Non
 
 
 def keep(content: bytes) -> bytes:
-    """Return the content, as a Dask task: Dask sends it to the workers whose tasks need it."""
+    """Return the content. As a Dask task, this sends the content once to each worker that needs it."""
     return content
 
 
 def run_task(
-    asking: str, resource: str, packed: bytes, name: str = "", packed_job: bytes = b""
+    client: str, resource: str, packed: bytes, name: str = "", packed_job: bytes = b""
 ) -> Any:
-    """Run a task of `Host.run`, as a Dask task; return its result, or its error as a value.
+    """Run a task of `Host.run` as a Dask task; return its result, or its error as a value.
 
-    An error of this machine is a `HostError`, so that another machine is asked.
+    An error of this machine becomes a `HostError`, so that the client tries another machine.
     """
     worker, here = get_worker(), socket.gethostname()
     host: Host = worker.plugins[NAME].host
     try:
-        if asking != claim():
-            raise AutotuneError(f"it has {claim()}, and was asked by {asking}")
-        job = host.made(name, pickle.loads(packed_job), resource) if packed_job else None
+        if client != claim():
+            raise AutotuneError(f"this worker has {claim()}, the client has {client}")
+        job = host.local_job(name, pickle.loads(packed_job), resource) if packed_job else None
         task, args, limits = pickle.loads(packed)
         return host.run(resource, task, args, limits, job)
     except ActorFailed as error:
@@ -255,5 +258,5 @@ def run_task(
         return UsageError(f"{here}: {error}")
     except AutotuneError as error:
         return HostError(f"{here}: {error}", worker.address)
-    except Exception as error:  # a lack of disk, memory, a library
+    except Exception as error:  # such as a full disk, too little memory or a missing library
         return HostError(f"{here}: {type(error).__name__}: {error}", worker.address)
