@@ -56,7 +56,7 @@ def test_what_differs_from_most_is_wrong_and_the_answer_says_how_it_was_checked(
     assert run(["run", str(space), *options, "--config", "BLOCK=128"]) == 0
     assert "ok, no reference" in capsys.readouterr().out
     assert run(["check", str(space)]) == 3
-    assert "no reference: configurations have to agree" in capsys.readouterr().out
+    assert "no reference: configurations must agree" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -269,10 +269,10 @@ def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_p
     ("change", "told"),
     [
         (("@scale.launch", "@scale.launch"), ""),
-        ((', "n": p.n', ""), "scale needs 4 arguments and is given 3: x, out, factor;"),
+        ((', "n": p.n', ""), "scale takes 4 arguments and gets 3: x, out, factor;"),
         (
             ("block=(c.BLOCK,)", "block=(c.BLOCK,), args=('x', 'out')"),
-            "scale needs 4 arguments and is given 2: x, out;",
+            "scale takes 4 arguments and gets 2: x, out;",
         ),
     ],
 )
@@ -333,5 +333,5 @@ def test_it_fails_where_nothing_was_verified_and_nothing_says_why(
     pytest.importorskip("cuda.bindings.nvrtc")
     assert run(["check", str(write_space(tmp_path, NEVER)), "--arch", "sm_90"]) == 3
     said = capsys.readouterr()
-    assert "error: scale: nothing was verified: no configuration of the sample takes" in said.err
-    assert "skipped: it requires what neither the first problem nor an odd size meets" in said.out
+    assert "error: scale: nothing was verified: the first problem and the odd" in said.err
+    assert "skipped: neither the first problem nor an odd size allows it" in said.out

@@ -546,7 +546,7 @@ def measured(problem: Problem, block: int, ms: float | None) -> Measured:
         Status.WRONG_RESULT if ms is None else Status.OK,
         samples_ms=() if ms is None else (ms,) * 3,
     )
-    return Measured(problem, row, remembered=block == 32, seconds_left=20.0)
+    return Measured(problem, row, is_remembered=block == 32, seconds_left=20.0)
 
 
 def test_what_needs_more_than_the_device_has_has_not_failed() -> None:

@@ -22,7 +22,7 @@ from autotune.run.request import Request, Search
 from autotune.run.run import Run
 from autotune.search.session import Budget, Measured, ignore
 from autotune.store import Store
-from autotune.store.access import WAITING
+from autotune.store.access import MAX_WAITING
 from autotune.values import Problem
 
 
@@ -153,7 +153,7 @@ def test_a_locked_store_ends_a_run_and_loses_what_waited(tmp_path, opencl_device
     measured = [event.measurement.configuration for event in seen]
     assert kept == measured[: len(kept)]
     # Besides what waited, what was being written, and what the writer that was given up had taken.
-    assert len(measured) - len(kept) <= 2 * WAITING
+    assert len(measured) - len(kept) <= 2 * MAX_WAITING
     _tune(file, opencl_device)
     with Store.open(file) as store:
         counts = Counter(row.measurement.configuration for row in store.rows())

@@ -176,7 +176,7 @@ def test_what_shares_state_between_launches_is_out(held):
     done = held(bench, failing=[128])
     assert done.races[0][0] == [32, 128, 256, 512]
     assert [found.configuration.BLOCK for found in done.out] == [64, 128]
-    assert done.out[0].message.startswith("shares state between launches: two at once on n=63")
+    assert done.out[0].message.startswith("its launches share state: two launches at once on n=63")
 
 
 @pytest.mark.parametrize(("message", "count"), [("", 0), ("no memory", 1)])

@@ -358,7 +358,7 @@ def test_first_calls_are_not_imported(
     colleague = tmp_path / "twice.json"
     user_record().rename(colleague)
     assert run(["import", str(colleague)]) == 1
-    assert "not imported: no run wrote it" in capsys.readouterr().err
+    assert "not imported: it holds no result of a run" in capsys.readouterr().err
 
 
 def test_a_record_of_another_shape_keeps_its_entries(

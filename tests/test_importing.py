@@ -268,7 +268,7 @@ FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         {"n": 1001},
         r"median_ms\[1\]\[0\] is 0.00401, expected no time: .n=1001. breaks",
     ),
-    "one problem twice": (("portfolio", "problems", 1), {"n": 1000}, "one problem several times"),
+    "one problem twice": (("portfolio", "problems", 1), {"n": 1000}, "contains a problem twice"),
     "timing": ((*FIRST, "race", "timing"), "by hand", "race.timing is 'by hand', expected one of"),
     "metric": ((*FIRST, "metrics"), {"made_up": 1.0}, "metrics is 'made_up', expected"),
     "day": (
@@ -402,7 +402,7 @@ def test_a_fit_to_times_that_the_record_does_not_hold_is_left_out(
     prediction["sizes"] = 2000
     forged = decode(json.dumps(document).encode())
     assert answers(forged) != answers(small)
-    with pytest.warns(UserWarning, match="left out: its fit to random sizes"):
+    with pytest.warns(UserWarning, match="not imported: the fit to random sizes"):
         assert checked(forged, kernel) == small
 
 

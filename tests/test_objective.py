@@ -210,7 +210,7 @@ def test_energy_of_finals_is_the_median_of_windows_under_the_least_limit():
         1400,
         3,
     )
-    assert any(reason.startswith("what is tuned for is known") for reason in result.noise)
+    assert any(reason.startswith("the objective is known") for reason in result.noise)
 
 
 # ---------------------------------------------------------------- remembered rows

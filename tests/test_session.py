@@ -211,7 +211,7 @@ def test_proposals_are_taken_as_results_come_and_told_in_any_order(session):
             yield number
 
     made.stream(proposals(), lambda number, row: told.append((number, row.configuration)), 3)
-    assert [number for number, _ in told] == [2, 3, 4, 5, 1, 0] == list(made.asked)
+    assert [number for number, _ in told] == [2, 3, 4, 5, 1, 0] == list(made.measurements)
     assert all(made.space.configuration(number) == asked for number, asked in told)
 
 
@@ -219,7 +219,7 @@ def test_a_stream_keeps_the_budget_to_the_evaluation(session, store):
     made, told = session(Late(), budget=Budget(evaluations=7)), []
     with pytest.raises(BudgetSpent):
         made.stream(iter(range(99)), lambda number, row: told.append(number), 3)
-    assert sorted(told) == list(range(7)) == sorted(made.asked)
+    assert sorted(told) == list(range(7)) == sorted(made.measurements)
     assert len(store.rows()) == 7
 
 
@@ -241,7 +241,11 @@ def test_what_an_earlier_run_measured_is_remembered(space, session, store):
     second = session(budget=Budget(evaluations=3))
     found = second.measure([at(space, 3, 3), at(space, 0, 0), at(space, 5, 5)])
     assert second.evaluator.measured == [Configuration(BLOCK=32, A=0, B=0)]
-    assert found == [first.asked[at(space, 3, 3)], found[1], first.asked[at(space, 5, 5)]]
+    assert found == [
+        first.measurements[at(space, 3, 3)],
+        found[1],
+        first.measurements[at(space, 5, 5)],
+    ]
     assert second.evaluator.recalled == [found[0].configuration, found[2].configuration]
     assert second.evaluations_left == 0  # so that the same command takes the same path
     assert len(store.rows()) == 3
@@ -332,7 +336,7 @@ def test_results_are_in_the_order_asked_whenever_they_come(session):
     assert [row.configuration for row in made.measure([3, 1, 2])] == [
         made.space.configuration(number) for number in (3, 1, 2)
     ]
-    assert list(made.asked) == [3, 1, 2]
+    assert list(made.measurements) == [3, 1, 2]
 
 
 # ---------------------------------------------------------------- attempts
@@ -417,7 +421,7 @@ def test_events_tell_what_happens_in_order(space, session):
     started, *rows = made.events
     assert started == SearchStarted(SCOPE.problem, Budget(1000, 9))
     assert all(isinstance(row, Measured) and row.problem == SCOPE.problem for row in rows)
-    assert [row.remembered for row in rows] == [False, True, False, False]
+    assert [row.is_remembered for row in rows] == [False, True, False, False]
     left_s = [1000, *(row.seconds_left for row in rows), 0]
     assert left_s == sorted(left_s, reverse=True)
 
@@ -483,7 +487,7 @@ def tuned(opencl_device, path, kept_processes):
             finally:
                 tuning.close()
                 run.events = events
-                run.new = [e for e in events if isinstance(e, Measured) and not e.remembered]
+                run.new = [e for e in events if isinstance(e, Measured) and not e.is_remembered]
 
     return run
 

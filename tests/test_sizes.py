@@ -15,7 +15,14 @@ from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
 from autotune.measure.worker_state import Job
-from autotune.run.sizes import OtherSizes, compact, is_telling, proposed, size_fields, sizes_beside
+from autotune.run.sizes import (
+    OtherSizes,
+    can_show_faults,
+    compact,
+    proposed,
+    size_fields,
+    sizes_near,
+)
 from autotune.values import Configuration, Problem
 
 
@@ -35,13 +42,13 @@ def ns(*values):
     ],
 )
 def test_sizes_lie_beside_the_problem_and_beside_multiples(problem, units, sizes):
-    found = sizes_beside(problem, ["n"], units)
+    found = sizes_near(problem, ["n"], units)
     assert found[: len(sizes)] == sizes
     assert problem not in found and len(set(found)) == len(found)
 
 
 def test_each_of_several_fields_is_changed_alone_and_all_together():
-    found = sizes_beside(Problem(m=64, n=1000, mode="a"), ["m", "n"], {16})
+    found = sizes_near(Problem(m=64, n=1000, mode="a"), ["m", "n"], {16})
     assert found[:4] == [
         Problem(m=64, n=999, mode="a"),
         Problem(m=63, n=1000, mode="a"),
@@ -53,13 +60,13 @@ def test_each_of_several_fields_is_changed_alone_and_all_together():
 def test_each_field_is_large_where_the_others_are_1():
     """As many elements as the problem has: an overflow or a carry may show in one direction only."""
     problem = Problem(rows=64, columns=1000)
-    found = sizes_beside(problem, ["rows", "columns"], {16})
+    found = sizes_near(problem, ["rows", "columns"], {16})
     assert {Problem(rows=1, columns=64000), Problem(rows=64000, columns=1)} < set(found[:9])
-    assert sizes_beside(Problem(n=64), ["n"], {16}) == ns(63, 65, 61, 1, 15, 17, 16, 47)
+    assert sizes_near(Problem(n=64), ["n"], {16}) == ns(63, 65, 61, 1, 15, 17, 16, 47)
 
 
 def test_each_of_the_three_largest_fields_is_one_less_first():
-    found = sizes_beside(Problem(a=5, b=8, c=7, d=6), ["a", "b", "c", "d"], ())
+    found = sizes_near(Problem(a=5, b=8, c=7, d=6), ["a", "b", "c", "d"], ())
     assert [[size[name] for name in "abcd"] for size in found[:4]] == [
         [5, 7, 7, 6],
         [5, 8, 6, 6],
@@ -69,7 +76,7 @@ def test_each_of_the_three_largest_fields_is_one_less_first():
 
 
 def test_a_forbidden_size_is_replaced_by_the_next_that_is_allowed():
-    found = sizes_beside(Problem(n=4096), ["n"], {128}, lambda p: p.n % 8 == 0)
+    found = sizes_near(Problem(n=4096), ["n"], {128}, lambda p: p.n % 8 == 0)
     assert found[:2] == ns(4088, 4104)
     assert all(p.n % 8 == 0 for p in found)
 
@@ -204,8 +211,8 @@ def test_a_finalist_that_is_wrong_is_out_and_told_what_to_require(case):
     case.wrong = {(32, n): wrong_by(9) for n in BESIDE if n % 64}
     right, (message,) = case.verified(32, 64)
     assert right == [64]
-    assert message.startswith("on n=4095 (right at 3 sizes, wrong at 7); if it")
-    assert message.endswith("@x.requires says so, for example: return p.n % 64 == 0")
+    assert message.startswith("on n=4095 (correct at 3 sizes, wrong at 7); exclude")
+    assert message.endswith("@x.requires, for example: return p.n % 64 == 0")
 
 
 def test_sizes_that_it_does_not_take_are_not_among_the_right_ones(case):
@@ -213,7 +220,7 @@ def test_sizes_that_it_does_not_take_are_not_among_the_right_ones(case):
     case.kernel.requires(lambda c, p: p.n % 2 == 0)
     case.wrong = {(64, 4094): wrong_by(9)}
     _, (message,) = case.verified(64)
-    assert message.startswith(f"on n=4094 (right at {len(case.checked)} sizes, wrong at 1)")
+    assert message.startswith(f"on n=4094 (correct at {len(case.checked)} sizes, wrong at 1)")
     assert not any(n % 2 for _, n in case.checked)
 
 
@@ -286,7 +293,7 @@ def test_later_finalists_run_where_earlier_ones_were_wrong_though_the_time_is_ov
     [(10.0, [4095, 4097, 4093, 1]), (0.05, [4095, 4097, 4093, 1, 63])],
     ids=["always", "half"],
 )
-def test_four_sizes_beside_are_always_verified_and_others_in_half_of_the_time(case, check_s, tried):
+def test_four_sizes_near_are_always_verified_and_others_in_half_of_the_time(case, check_s, tried):
     case.check_s, case.data_s = check_s, lambda p: 0.05 * p.n / 4096
     assert case.tried(32, 64) == tried
 
@@ -362,7 +369,7 @@ def test_a_size_whose_result_a_half_cannot_hold_tells_nothing(value, telling):
 
     output = Argument("o", "out", "<f2", (1,))
     job = Job(b"", OWN, GPU, (Half(RANDOM, Path(), (output,), {"o": 1.0}, 0),))
-    assert is_telling(job) == telling
+    assert can_show_faults(job) == telling
 
 
 def test_nothing_is_derived_from_another_layout(case):

@@ -33,7 +33,7 @@ from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.store import Appender, RunInfo, RunState, Scope, Store, default_url
-from autotune.store.access import WAITING
+from autotune.store.access import MAX_WAITING
 from autotune.store.flat import best_rows, last_rows
 from autotune.store.rows import encode
 from autotune.values import Configuration, Problem
@@ -230,7 +230,7 @@ def test_a_lock_that_is_let_go_costs_no_row(tmp_path: Path) -> None:
                 other.execute("ROLLBACK")
         kept = [row.measurement for row in store.rows()]
     assert kept == [numbered(number) for number in range(given)]
-    assert given <= 2 * WAITING
+    assert given <= 2 * MAX_WAITING
 
 
 def _plain(file: Path) -> sqlite3.Connection:
@@ -502,7 +502,7 @@ def test_another_schema_is_left_alone(url: str, version: int) -> None:
     with Store.open(url) as store:
         store.add(store.begin_run(RUN), SCOPE, numbered(1))
     sql(url, f"UPDATE autotune_schema SET version = {version}")
-    refused(lambda: Store.open(url), f"version {version}", "left as it is", "AUTOTUNE_STORE")
+    refused(lambda: Store.open(url), f"version {version}", "was not changed", "AUTOTUNE_STORE")
     sql(url, "UPDATE autotune_schema SET version = 4")
     with Store.open(url) as store:
         assert [row.measurement for row in store.rows()] == [numbered(1)]

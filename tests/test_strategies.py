@@ -83,7 +83,7 @@ class Watched:
     @property
     def path(self):
         """Numbers of the configurations measured, in order."""
-        return list(self.session.asked)
+        return list(self.session.measurements)
 
     def __getattr__(self, name):
         return getattr(self.session, name)
@@ -105,7 +105,7 @@ class StrictSession(Watched):
         for index in indices:
             assert isinstance(index, int)
             assert 0 <= index < len(self.recording.space), "an invalid configuration"
-            assert index not in self.session.asked, "measured before"
+            assert index not in self.session.measurements, "measured before"
         assert len(set(indices)) == len(indices), "twice in one batch"
         # What a session does with the global streams must not move the strategy's.
         random.random()
@@ -120,7 +120,7 @@ class StrictSession(Watched):
         def checked():
             for number in proposals:
                 assert 0 <= number < len(self.recording.space), "an invalid configuration"
-                assert number not in self.session.asked, "measured before"
+                assert number not in self.session.measurements, "measured before"
                 yield number
 
         assert not self.ended, "measured after the budget was spent"

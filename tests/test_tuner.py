@@ -211,7 +211,7 @@ def test_a_source_that_changed_before_the_processes_read_it_is_one_message(reque
     ):
         file = tmp_path / "scale.cu"
         file.write_text(changed(file.read_text(), ("factor * x[i]", "x[i] * factor")))
-        with pytest.raises(AutotuneError, match="a source was changed while it was in use"):
+        with pytest.raises(AutotuneError, match="a source changed while it was in use"):
             run.run()
 
 

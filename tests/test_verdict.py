@@ -295,11 +295,11 @@ def finals(noise=0.01, rounds=ROUNDS, vendor_noise=0.01, throttled=(), rivals=3)
     [
         ({}, ""),
         ({"throttled": ("hw_thermal_slowdown",)}, "throttled .*hw_thermal_slowdown"),
-        ({"rounds": 5}, "time for 5 rounds only"),
+        ({"rounds": 5}, "time for only 5 rounds"),
         ({"rounds": 6}, ""),
-        ({"noise": 0.2, "rivals": 1}, "its time is known to within [0-9]+% only; the ratio"),
-        ({"noise": 2.0, "rivals": 1}, "its time is known to within a factor of [1-9]"),
-        ({"vendor_noise": 0.3}, "^the ratio to vendor is known to within [0-9]+% only$"),
+        ({"noise": 0.2, "rivals": 1}, "its time is known only to within [0-9]+%; the ratio"),
+        ({"noise": 2.0, "rivals": 1}, "its time is known only to within a factor of [1-9]"),
+        ({"vendor_noise": 0.3}, "^the ratio to vendor is known only to within [0-9]+%$"),
         ({"noise": 0.2}, "another finalist may be faster by [0-9]+%"),
     ],
 )
@@ -313,9 +313,9 @@ def test_the_reasons_of_noise(options, reason):
 @pytest.mark.parametrize(
     ("samples", "noise"),
     [
-        ([1.0] * 6 + [1.2] * 3, ("its time is known to within 20% only",)),
-        ([0.8] * 3 + [1.0] * 6, ("its time is known to within 25% only",)),
-        ([1.0] * 6 + [1.06] * 3, ("its time is known to within 6% only",)),
+        ([1.0] * 6 + [1.2] * 3, ("its time is known only to within 20%",)),
+        ([0.8] * 3 + [1.0] * 6, ("its time is known only to within 25%",)),
+        ([1.0] * 6 + [1.06] * 3, ("its time is known only to within 6%",)),
         ([1.0] * 6 + [1.04] * 3, ()),
     ],
 )

@@ -1,8 +1,8 @@
-"""Checks what others declare: a kernel before it is tuned, a record before it is imported. Searches nothing.
+"""Checks a kernel before it is tuned, and a foreign record before it is imported. No search.
 
 ============== ============================================================================
 `kernel_check` `autotune check`: data, space, a sample that is compiled and verified
-`interpreting` the sample on an interpreter, as far as there is time
-`importing`    a record of others, compared with what a run would have written
+`interpreting` the sample on an interpreter, within a time limit
+`importing`    a foreign record, compared with the record that a run would have written
 ============== ============================================================================
 """

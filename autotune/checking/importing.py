@@ -1,8 +1,8 @@
-"""Checks a tuned record of others before it is merged into one's own.
+"""Checks a foreign tuned record before it is merged into the user's record.
 
-All that follows from the kernel's files and from the record's times is computed again and must agree.
-Measurements cannot be computed again: they must be possible. A fit to random sizes is left out, since
-the record does not hold their times.
+Values that follow from the kernel's files and from the record's times are computed again and must
+agree. Measurements cannot be computed again: they must be plausible. A fit to random sizes is dropped,
+since the record does not contain the times of random sizes.
 """
 
 from __future__ import annotations
@@ -32,26 +32,30 @@ from autotune.tuned.identity import other_kernel
 from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of
 from autotune.values import Configuration, Problem
 
-#: Maximum difference of the clocks of two machines.
-_CLOCKS_APART = timedelta(days=1)
+#: Maximum difference between the clocks of two machines.
+_MAX_CLOCK_DIFFERENCE = timedelta(days=1)
 #: Architectures of OpenCL devices.
 _OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
-#: Two fits to the same times predict times that differ by less, as a share: if two formulas fit equally
-#: well, the last bits of a sum decide.
-_FITS_APART = 0.05
-#: The measured limits of a device, and the most of one that a winner reaches: another program may
-#: have slowed the measurement of the limit.
-_LIMITS, _MOST_OF_LIMIT = (None, "read", "copy", *ARITHMETIC), 3.0
+#: Maximum relative difference between the predictions of two fits to the same times. If two formulas fit
+#: equally well, rounding decides which one is chosen.
+_MAX_FIT_DIFFERENCE = 0.05
+#: Names of the measured limits of a device; None if there is no limit.
+_LIMITS = (None, "read", "copy", *ARITHMETIC)
+#: Maximum share of a limit that a winner reaches. It is above 1 because another program may have slowed
+#: the measurement of the limit.
+_MAX_LIMIT_SHARE = 3.0
 
 
 def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
-    """Return a record of others as a run of its kernel would have written it.
+    """Return a foreign record in the form that a run of its kernel would have written.
 
-    Raise `RecordError` with the first place that no run writes. Fitted numbers, and the values that
-    parameters may have, which may have changed since, are those of here. First calls are left out.
+    Raise `RecordError` with the first value that no run writes. Fitted numbers and the values of
+    parameters come from this machine, where they may have changed. First calls are left out.
     """
     if not record.is_tuned:
-        raise RecordError(f"{record.kernel} on {record.device.name}: not imported: no run wrote it")
+        raise RecordError(
+            f"{record.kernel} on {record.device.name}: not imported: it holds no result of a run"
+        )
     record = msgspec.structs.replace(record, first_calls=())
     try:
         _refuse_first(_impossible(record, kernel))
@@ -70,8 +74,11 @@ def checked(record: TunedRecord, kernel: Kernel) -> TunedRecord:
             f"{record.kernel} on {record.device.name}: not imported: {error}"
         ) from error
     if record.portfolio.sizes > again.portfolio.sizes:
-        why = "left out: its fit to random sizes, whose times it does not hold"
-        warnings.warn(f"{why}; see autotune sizes {record.kernel}", stacklevel=2)
+        warnings.warn(
+            "not imported: the fit to random sizes, since the record does not contain their times; "
+            f"to measure them here, run: autotune sizes {record.kernel}",
+            stacklevel=2,
+        )
     return again
 
 
@@ -88,9 +95,9 @@ def _wrong(path: str, found: object, expected: str) -> str:
 
 
 def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
-    """Yield values that no run writes, among values that cannot be computed again."""
+    """Yield the faults of values that cannot be computed again."""
     if record.objective != TIME:
-        yield _wrong("objective", record.objective, f"{TIME!r}: lookup answers with the least time")
+        yield _wrong("objective", record.objective, f"{TIME!r}: lookup answers by time")
     if difference := other_kernel(kernel, "it", record.fields, record.parameters):
         yield difference
     yield from _device_faults(record)
@@ -110,7 +117,7 @@ def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
 
 def _date_faults(path: str, text: str) -> Iterator[str]:
     try:
-        is_past = moment(text) <= datetime.now(UTC) + _CLOCKS_APART
+        is_past = moment(text) <= datetime.now(UTC) + _MAX_CLOCK_DIFFERENCE
     except ValueError:
         is_past = False
     if not is_past:
@@ -122,22 +129,24 @@ def _device_faults(record: TunedRecord) -> Iterator[str]:
     if not device.name.strip():
         yield _wrong("device.name", device.name, "a name")
     if device.backend == "cuda":
-        if device.arch not in CUDA_ARCHS:  # sm_90a, say, under which no lookup asks
+        if device.arch not in CUDA_ARCHS:  # for example sm_90a, which no lookup asks for
             yield _wrong("device.arch", device.arch, f"one of {CUDA_ARCHS}")
         known = for_arch(device.arch)
         for name in ("shared_bytes_per_block", "warp_size", "max_threads_per_block"):
             if (found := getattr(device, name)) != (expected := getattr(known, name)):
                 yield _wrong(f"device.{name}", found, f"{expected}")
     elif device.backend != "opencl" or device.arch not in _OPENCL_ARCHS:
-        yield _wrong("device.arch", device.arch, f"one of {_OPENCL_ARCHS} of OpenCL")
+        yield _wrong("device.arch", device.arch, f"an OpenCL architecture: {_OPENCL_ARCHS}")
 
 
 def _configuration_faults(record: TunedRecord, kernel: Kernel, device: Device) -> Iterator[str]:
-    """Yield the configurations that are not in the space of the kernel; the default need not be."""
+    """Yield the configurations that are outside the space of the kernel; the default may be outside."""
     members = set()
     for path, values in _places("", _document(record)):
-        is_one = path.endswith(".configuration") or path.startswith("portfolio.configurations[")
-        if not is_one or not isinstance(values, dict) or path.startswith("default."):
+        is_configuration = path.endswith(".configuration") or path.startswith(
+            "portfolio.configurations["
+        )
+        if not is_configuration or not isinstance(values, dict) or path.startswith("default."):
             continue
         if (configuration := Configuration(values)) in members:
             continue
@@ -179,9 +188,11 @@ def _entry_faults(path: str, entry: TunedProblem, kernel: Kernel, device: Device
         declared = kernel.tolerance_of(problem)
         if declared is not None and checks.bound > declared:
             yield _wrong(f"{path}.checks.bound", checks.bound, f"at most {declared}")
-    if entry.limit_name not in _LIMITS or (entry.limit_fraction or 0) > _MOST_OF_LIMIT:
+    if entry.limit_name not in _LIMITS or (entry.limit_fraction or 0) > _MAX_LIMIT_SHARE:
         found_limit = (entry.limit_name, entry.limit_fraction)
-        yield _wrong(f"{path}.limit_name", found_limit, f"one of {_LIMITS}, up to {_MOST_OF_LIMIT}")
+        yield _wrong(
+            f"{path}.limit_name", found_limit, f"one of {_LIMITS}, up to {_MAX_LIMIT_SHARE}"
+        )
     if unknown := [name for name in entry.metrics if name not in kernel.metrics]:
         yield _wrong(f"{path}.metrics", unknown[0], f"one of {tuple(kernel.metrics)}")
 
@@ -192,7 +203,7 @@ def _portfolio_faults(record: TunedRecord, kernel: Kernel, device: Device) -> It
         found = len(portfolio.configurations)
         yield _wrong("len(portfolio.configurations)", found, f"at most {PORTFOLIO_SIZE}")
     if len(set(map(key_of, portfolio.problems))) < len(portfolio.problems):
-        yield "portfolio.problems has one problem several times"
+        yield "portfolio.problems contains a problem twice"
     tuned = {key_of(entry.problem): entry for entry in record.problems}
     for row, times_ms in enumerate(portfolio.median_ms):
         values = Configuration(portfolio.configurations[row])
@@ -216,9 +227,9 @@ def _time_faults(
     kernel: Kernel,
     device: Device,
 ) -> Iterator[str]:
-    """Yield why a configuration cannot have taken a time on a problem."""
+    """Yield reasons why a configuration cannot have taken this time on a problem."""
     if not kernel.allows(values, problem):
-        yield _wrong(path, time_ms, f"no time: ({problem}) breaks what {values} requires")
+        yield _wrong(path, time_ms, f"no time: {values} does not allow the problem ({problem})")
     work, is_cold = kernel.work_of(problem), timing.is_cold and timing is not Timing.OTHER
     if work and (why := implausible(time_ms, work, device, is_cold)):
         yield f"{path}: {why}"
@@ -228,10 +239,10 @@ def _time_faults(
 
 
 def _with_prediction(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
-    """Return our table with the parts of their prediction that are not compared.
+    """Return our table with those parts of the foreign prediction that are not compared.
 
-    These are a fit to sizes that the record does not hold, trees, expectations, and costs that predict the
-    same times as ours.
+    These parts are a fit to random sizes, trees, expected times, and costs that predict the same times
+    as ours.
     """
     mine, other = ours.prediction, theirs.prediction
     if other and other.sizes > len(ours.rows):
@@ -252,7 +263,7 @@ def _with_prediction(ours: AnswerTable, theirs: AnswerTable) -> AnswerTable:
 
 def _predict_alike(ours: Cost, theirs: Cost, multiple: int, rows: Iterable[TableRow]) -> bool:
     times = ([predicted_ms(cost, multiple, row.problem) for cost in (ours, theirs)] for row in rows)
-    return all(math.isclose(here, there, rel_tol=_FITS_APART) for here, there in times)
+    return all(math.isclose(here, there, rel_tol=_MAX_FIT_DIFFERENCE) for here, there in times)
 
 
 def _document(record: TunedRecord) -> Any:
@@ -260,7 +271,7 @@ def _document(record: TunedRecord) -> Any:
 
 
 def _places(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield everything in a document with its path."""
+    """Yield every value in a document, with its path."""
     yield path, value
     for name, inner in _parts(path, value):
         yield from _places(name, inner)
@@ -274,7 +285,7 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _differences(path: str, found: Any, expected: Any) -> Iterator[str]:
-    """Yield the places in which two documents differ; floats only beyond rounding."""
+    """Yield the places in which two documents differ; ignore rounding errors of floats."""
     theirs, ours = dict(_parts(path, found)), dict(_parts(path, expected))
     if theirs and ours:
         for name in dict.fromkeys([*theirs, *ours]):

@@ -1,4 +1,4 @@
-"""A sample of configurations, verified; on an interpreter only on problems that are small enough."""
+"""Verifies a sample of configurations. An interpreter verifies it on small problems only."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.values import Configuration, Problem, category_of
 
-#: Maximum time of an interpreted launch after the smallest problem, and of all launches together.
-LONGEST_S, ALL_S = 5.0, 60.0
-#: Problems that a note names.
-_SHOWN = 5
+#: Maximum time in seconds of an interpreted launch, except on the first problem.
+LONGEST_S = 5.0
+#: Maximum time in seconds after which no further problem is begun.
+ALL_S = 60.0
+#: Maximum number of problems that a note names.
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -27,17 +29,17 @@ class SampleResult:
     result: str
     registers: int | None = None
     spill_bytes: int | None = None
-    #: Why it is neither compiled nor verified.
+    #: Reason why the configuration is neither compiled nor verified.
     problem: str = ""
 
     @classmethod
     def without_success(cls, result: str, why: str) -> SampleResult:
-        """Return a result that was neither compiled nor verified, and why."""
+        """Return the result of a configuration that is neither compiled nor verified, with the reason."""
         return cls(result, problem=f"{result}: {why}")
 
 
 def verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) -> SampleResult:
-    """Compile and verify a configuration on the jobs that allow it, up to the first where it fails."""
+    """Compile and verify a configuration on the jobs that allow it; stop at the first failure."""
     allowed = [job for job in jobs if bench.kernel.allows(configuration, job.problem)]
     for job in allowed:
         measured = bench.verify(job, configuration)
@@ -53,43 +55,46 @@ def verified(bench: Bench, configuration: Configuration, jobs: Sequence[Job]) ->
             )
     if not allowed:
         return SampleResult.without_success(
-            "skipped", "it requires what neither the first problem nor an odd size meets"
+            "skipped", "neither the first problem nor an odd size allows it"
         )
     return SampleResult("verified")
 
 
 class InterpretedSample:
-    """A sample of configurations that is interpreted, on problems within the time limits."""
+    """A sample of configurations that an interpreter verifies, within the time limits."""
 
     def __init__(self, bench: Bench, sample: Sequence[Configuration]) -> None:
         self._bench, self._sample = bench, sample
         self._jobs: dict[Problem, Job] = {}
         #: Problems on which a configuration was verified.
-        self.seen: set[Problem] = set()
-        #: Reasons of problems that are not interpreted.
-        self.left: dict[Problem, str] = {}
+        self.verified: set[Problem] = set()
+        #: Problems that are not interpreted, with the reason.
+        self.left_out: dict[Problem, str] = {}
         #: Categories in which a problem took too long.
         self._slow: set[tuple[str, ...]] = set()
-        #: Time limit of the first problem.
-        self._longest_s = bench.worker.timeout_s
+        #: Maximum time in seconds of a launch on the first problem.
+        self._first_longest_s = bench.worker.timeout_s
         self._until_s = time.monotonic() + ALL_S
 
-    def why_left(self, problem: Problem) -> str:
-        """Return a reason if there is no time for a problem, else an empty string."""
+    def why_left_out(self, problem: Problem) -> str:
+        """Return the reason why there is no time for a problem; empty if there is time."""
         if category_of(problem) in self._slow:
-            return "a smaller one took too long"
-        return "" if time.monotonic() < self._until_s else f"smaller ones took {ALL_S:g} s"
+            return "a smaller problem took too long"
+        return "" if time.monotonic() < self._until_s else f"smaller problems took {ALL_S:g} s"
 
     def begin(self, problem: Problem) -> str:
-        """Make the data of a problem and check the first configuration that it allows; return the failure."""
+        """Make the data of a problem and check the first configuration that it allows.
+
+        Return the message of a failure; empty if there is none.
+        """
         worker, begun_s = self._bench.worker, time.monotonic()
         try:
             self._jobs[problem] = self._bench.job(problem)
         except AutotuneError as error:
             if time.monotonic() - begun_s < worker.timeout_s:
-                self.left[problem] = "failed"
+                self.left_out[problem] = "failed"
                 return str(error)
-            self.left[problem] = "a launch took too long, or configurations do not agree"
+            self.left_out[problem] = "a launch took too long, or configurations do not agree"
             self._slow.add(category_of(problem))
         else:
             allows = self._bench.kernel.allows
@@ -98,31 +103,29 @@ class InterpretedSample:
         return ""
 
     def check(self, configuration: Configuration) -> SampleResult:
-        """Check a configuration on all problems that are interpreted; return the worst result."""
+        """Check a configuration on all interpreted problems; return a failure if there is one."""
         allows = partial(self._bench.kernel.allows, configuration)
-        wanted = [p for p in self._jobs if p not in self.left and allows(p)]
-        found = [self._check_on(problem, configuration) for problem in wanted]
+        allowed = [p for p in self._jobs if p not in self.left_out and allows(p)]
+        results = [self._check_on(problem, configuration) for problem in allowed]
         order = ("failed", "verified", "skipped")
-        none = SampleResult.without_success(
-            "skipped", "no problem that is interpreted meets what it requires"
-        )
-        return min(found, key=lambda each: order.index(each.result), default=none)
+        none = SampleResult.without_success("skipped", "no interpreted problem allows it")
+        return min(results, key=lambda result: order.index(result.result), default=none)
 
     def _check_on(self, problem: Problem, configuration: Configuration) -> SampleResult:
         is_first = problem is self._bench.request.problems[0]
-        self._bench.worker.timeout_s = self._longest_s if is_first else LONGEST_S
+        self._bench.worker.timeout_s = self._first_longest_s if is_first else LONGEST_S
         found = verified(self._bench, configuration, [self._jobs[problem]])
         if found.result == "skipped":
-            self.left[problem] = found.problem
+            self.left_out[problem] = found.problem
             self._slow.add(category_of(problem))
         else:
-            self.seen.add(problem)
+            self.verified.add(problem)
         return found
 
     def not_verified(self) -> Iterator[str]:
-        """Yield a note for each reason, with its problems."""
-        for why in dict.fromkeys(self.left.values()):
-            listed = [f"({problem})" for problem in self.left if self.left[problem] == why]
-            more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-            text = ", ".join(listed[:_SHOWN]) + more
+        """Yield a note for each reason, with the problems that it applies to."""
+        for why in dict.fromkeys(self.left_out.values()):
+            listed = [f"({problem})" for problem in self.left_out if self.left_out[problem] == why]
+            more = f" and {len(listed) - _MAX_SHOWN} more" if len(listed) > _MAX_SHOWN else ""
+            text = ", ".join(listed[:_MAX_SHOWN]) + more
             yield f"not verified: {text}: {why.removeprefix('skipped: ')}"

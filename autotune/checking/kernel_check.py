@@ -1,4 +1,4 @@
-"""Checks a kernel without tuning it: data, spaces, and a sample that is compiled and verified."""
+"""Checks a kernel without tuning it: data, spaces, and a sample of configurations."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from autotune.run.idle import unnamed
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem, by_category, category_of, size_of
 
-#: Maximum number of configurations that are tried until a problem allows one.
-_MOST_LOOKED = 20_000
+#: Maximum number of configurations that are examined to find one that a problem allows.
+_MAX_EXAMINED = 20_000
 
 
 @dataclass
 class CheckReport:
-    """The findings about a kernel; without ``failures`` it can be tuned."""
+    """The findings about a kernel. A kernel without ``failures`` can be tuned."""
 
     kernel: str
     notes: list[str] = field(default_factory=list)
@@ -52,10 +52,10 @@ class CheckReport:
 
 
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
-    """Check a kernel for CUDA architectures, and on the OpenCL device if there is one.
+    """Check a kernel for CUDA architectures, and on an OpenCL device or interpreter if there is one.
 
-    Run arguments and reference at the smallest problem, then compile ``samples`` configurations for
-    each target. The check fails if no configuration was verified and there is no reason for that.
+    Run the hooks `arguments` and `reference` on the smallest problem, then compile ``samples``
+    configurations for each target. The check fails if a device is there and no configuration was verified.
     """
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():
@@ -69,8 +69,8 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     name = kernel.language.interpreter if kernel.language else "opencl"
     if name not in (*kernel.backends, "interpreter"):
         report.not_verified = (
-            f"a kernel of {' and '.join(kernel.backends)} only is compiled here, not launched; "
-            f"autotune run {kernel.name} verifies each configuration before it is timed"
+            f"a kernel for {' and '.join(kernel.backends)} is compiled by this command, not launched; "
+            f"autotune run {kernel.name} verifies each configuration before it times it"
         )
     elif found := find_backend(name).devices():
         _DeviceCheck(report, kernel, found[-1], samples, seed).verify()
@@ -82,14 +82,14 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         report.notes.append(f"not verified: {report.not_verified}")
     elif not report.failures and all(row["result"] != "verified" for row in report.samples):
         report.failures.append(
-            "nothing was verified: no configuration of the sample takes the first problem or an "
-            "odd size; give more --samples, or edge_problems that requires allows"
+            "nothing was verified: the first problem and the odd sizes allow no configuration of the "
+            "sample; raise --samples, or give edge_problems that the requires hook allows"
         )
     return report
 
 
 def _data_notes(kernel: Kernel) -> Iterator[str]:
-    """Run arguments and reference; yield how outputs are compared."""
+    """Run arguments and reference; yield notes on the comparison of each output."""
     problem = min(kernel.all_problems(), key=size_of)
     for which in (EXACT, RANDOM):
         dataset = prepare_dataset(kernel, problem, which)
@@ -97,8 +97,8 @@ def _data_notes(kernel: Kernel) -> Iterator[str]:
             f"{name} is compared {_how(bound, name in dataset.by_element)}"
             for name, bound in dataset.bounds.items()
         ]
-        if "reference" not in kernel.hooks:  # whether or not an earlier command has let them agree
-            compared = ["no reference: configurations have to agree", *compared]
+        if "reference" not in kernel.hooks:  # also if an earlier command found that they agree
+            compared = ["no reference: configurations must agree", *compared]
         yield f"{which} data, {problem}: {'; '.join(compared)}"
 
 
@@ -109,7 +109,7 @@ def _how(bound: float, is_by_element: bool) -> str:
 
 
 class _DeviceCheck:
-    """A kernel on one device or architecture, with the report that its findings go to."""
+    """The check of a kernel on one device or architecture, which adds to a report."""
 
     def __init__(
         self, report: CheckReport, kernel: Kernel, device: Device, samples: int, seed: int
@@ -118,7 +118,7 @@ class _DeviceCheck:
         self._samples, self._seed = samples, seed
 
     def compile(self) -> None:
-        """Compile a sample; note a default that is not valid."""
+        """Compile a sample; note an invalid default."""
         space = self._space()
         if space is None:
             return
@@ -131,7 +131,7 @@ class _DeviceCheck:
             self._note(f"not compiled: {error}")
 
     def verify(self) -> None:
-        """Compile and verify a sample on odd sizes and on the first problem; interpret small problems."""
+        """Compile and verify a sample on odd sizes and the first problem; an interpreter, on small problems."""
         kernel, device, space = self._kernel, self._device, self._space()
         if space is None:
             return
@@ -146,29 +146,30 @@ class _DeviceCheck:
             self._check_sample(self._sample(space), lambda c: verified(bench, c, next(turns)))
 
     def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
-        """Verify a sample on each problem within the time limits; note the others."""
+        """Verify a sample on each problem within the time limits; note the other problems."""
         kernel, sample = self._kernel, self._sample(space, problems)
         others = set(() if kernel.edge_problems else kernel.all_problems()).difference(problems)
         with closing(Bench(Request.without_search(kernel, self._device, problems))) as bench:
             interpreted = InterpretedSample(bench, sample)
-            interpreted.left |= dict.fromkeys(others, "larger problems are not interpreted")
+            interpreted.left_out |= dict.fromkeys(others, "larger problems are not interpreted")
             for problem in problems:
-                if why := self._too_few(space, problem) or interpreted.why_left(problem):
-                    interpreted.left[problem] = why
+                if why := self._too_few(space, problem) or interpreted.why_left_out(problem):
+                    interpreted.left_out[problem] = why
                 elif failure := interpreted.begin(problem):
                     self._report.failures.append(failure)
             self._check_sample(sample, interpreted.check)
-        self._note(f"verified on {len(interpreted.seen)} of {len(problems) + len(others)} problems")
+        count, total = len(interpreted.verified), len(problems) + len(others)
+        self._note(f"verified on {count} of {total} problems")
         for text in interpreted.not_verified():
             self._note(text)
 
     def _allowed(self, space: Space, problem: Problem, most: int) -> list[Configuration]:
-        """Return the first configurations that a problem allows; look at a part of a large space."""
-        looked = islice(space, _MOST_LOOKED)
-        return list(islice((c for c in looked if self._kernel.allows(c, problem)), most))
+        """Return the first configurations that a problem allows, up to `_MAX_EXAMINED`."""
+        examined = islice(space, _MAX_EXAMINED)
+        return list(islice((c for c in examined if self._kernel.allows(c, problem)), most))
 
     def _too_few(self, space: Space, problem: Problem) -> str:
-        """Return a reason if a problem allows too few configurations, else an empty string."""
+        """Return a reason if a problem allows too few configurations; else empty."""
         needed = 1 if "reference" in self._kernel.hooks else 2
         if len(self._allowed(space, problem, needed)) == needed:
             return ""
@@ -188,8 +189,8 @@ class _DeviceCheck:
         self._note(f"{len(space):,} valid of {space.cartesian:,} combinations")
         if traced_grid(traced(kernel, space.configuration(0), device), kernel.name) is None:
             self._note(
-                "the launch function needs numbers, so record and header can carry its grid for "
-                "tuned problems only (use ceil_div, minimum and maximum of autotune)"
+                "the launch function needs numbers: record and header contain its grid for tuned "
+                "problems only (for all problems, use ceil_div, minimum and maximum of autotune)"
             )
         for problem in _by_kind(kernel.all_problems()):
             requirement(kernel, space.configuration(0), problem)
@@ -200,13 +201,13 @@ class _DeviceCheck:
         broken = [rule.name for rule in broken_constraints(self._kernel, default, device)]
         if broken:
             self._report.notes.append(
-                f"the default ({default}) is not valid on {device.arch or device.name}, and lookup "
-                f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is "
-                f"valid, such as Kernel(..., default={dict(space.configuration(0))})"
+                f"the default ({default}), with which lookup answers before tuning, is not valid on "
+                f"{device.arch or device.name}: it breaks {', '.join(broken)}; give a valid one, for "
+                f"example Kernel(..., default={dict(space.configuration(0))})"
             )
 
     def _sample(self, space: Space, problems: Sequence[Problem] = ()) -> list[Configuration]:
-        """Return the default and others; at least one that each given problem allows."""
+        """Return the default and random configurations, with one that each given problem allows."""
         default = space.index(self._kernel.default())
         drawn = space.sample(np.random.default_rng(self._seed), self._samples)
         numbers = dict.fromkeys([*([] if default is None else [default]), *drawn])
@@ -229,12 +230,12 @@ class _DeviceCheck:
             report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
 
     def _compiled(self, turns: Iterator[int], configuration: Configuration) -> SampleResult:
-        """Compile a configuration for a problem that allows it; combinations of categories take turns."""
+        """Compile a configuration for a problem that allows it, with a category in turn."""
         kernel, device = self._kernel, self._device
         first, turn = kernel.first_problem(device.backend), next(turns)
         allowed = [p for p in kernel.all_problems() if kernel.allows(configuration, p)]
         if not allowed:
-            return SampleResult.without_success("skipped", "it requires what no problem meets")
+            return SampleResult.without_success("skipped", "no problem allows it")
         kinds = _by_kind([first, *allowed] if first in allowed else allowed)
         problem = kinds[turn % len(kinds)]
         launches = launch_sequence(kernel, configuration, problem, device)
@@ -265,32 +266,32 @@ class _DeviceCheck:
         binary: Binary,
         launches: Sequence[Launch],
     ) -> str:
-        """Return which launch gives a CUDA function too many or too few arguments; empty if none does."""
+        """Return the first launch with a wrong number of arguments for its CUDA function, or empty."""
         kernel = self._kernel
         if kernel.language_on("cuda") != "cuda":
             return ""
-        # Use the smallest problem like it: the hook may compute with all elements.
-        like = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
-        arguments = declared_arguments(kernel, min(like, key=size_of)).values()
-        passed = [each.name for each in arguments if each.kind != "constant"]
+        # The hook may compute all elements: use the smallest problem of the category.
+        alike = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
+        arguments = declared_arguments(kernel, min(alike, key=size_of)).values()
+        passed = [argument.name for argument in arguments if argument.kind != "constant"]
         passed += kernel.workspaces(configuration, problem, self._device)
         for launch in launches:
             name = str(launch.entry)
             needed = nvrtc.parameter_count(binary.code, binary.symbol(name))
-            given = [str(each) for each in (passed if launch.args is None else launch.args)]
+            given = list(map(str, passed if launch.args is None else launch.args))
             if needed is not None and needed != len(given):
                 return (
-                    f"{kernel.name}: {name} needs {needed} arguments and is given {len(given)}: "
-                    f"{', '.join(given)}; correct arguments, or args of its Launch"
+                    f"{kernel.name}: {name} takes {needed} arguments and gets {len(given)}: "
+                    f"{', '.join(given)}; correct the arguments hook, or args of its Launch"
                 )
         return ""
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
-    """Yield, without end, the jobs that each configuration of a sample is verified on.
+    """Yield, without end, the jobs on which each configuration of a sample is verified.
 
-    The first configuration is verified on all of them, a later one on the tuned layout and, in turn,
-    on one other: each layout that is compiled in costs another compile.
+    The first configuration is verified on all jobs. A later one is verified on the tuned layout and on
+    one other layout in turn, since each compile-time layout needs another compile.
     """
     tuned = [job for job in jobs if not kernel.layout_of(job.problem)]
     others = [[*tuned, job] for job in jobs if kernel.layout_of(job.problem)]

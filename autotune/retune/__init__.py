@@ -1,4 +1,4 @@
-"""Keeps tuned entries fresh: finds stale ones and tunes them again; the regression gate.
+"""Keeps tuned entries fresh: finds stale entries, tunes them again, and checks entries for regressions.
 
 ========== ======================================================================
 `stale`    stale entries and the reasons, from records and space files alone
@@ -9,5 +9,6 @@
 `schedule` entries for cron and GitHub
 ========== ======================================================================
 
-The tool decides what is stale, the operator's scheduler decides when to ask. Prints nothing.
+This folder decides which entries are stale; the operator's scheduler decides when to run it. It prints
+nothing.
 """

@@ -1,4 +1,4 @@
-"""The regression gate: a recorded winner verified and timed again, and the verdict on its record."""
+"""The regression gate: verifies and times a recorded winner again, and judges its record."""
 
 from __future__ import annotations
 
@@ -21,24 +21,26 @@ from autotune.run.verdict import judge
 from autotune.tuned.record import TIME, ContenderResult, Estimate, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem
 
-#: Rounds of the race of a winner with its rivals, and the time after which no further round begins.
+#: Number of rounds of the race between a winner and its rivals.
 ROUNDS = 30
+#: Time in seconds after which no further round begins.
 MAX_SECONDS = 10.0
-#: Recorded configurations that race with the winner.
-_MOST_RIVALS = 5
+#: Maximum number of recorded configurations that race with the winner.
+_MAX_RIVALS = 5
 
 
 @dataclass(frozen=True)
 class Remeasured:
-    """A recorded winner, measured again."""
+    """The new measurement of a recorded winner."""
 
     #: `OK`, or the failure of its verification or race.
     status: Status
     message: str = ""
-    #: Its time now over the recorded one; None if nothing was timed.
+    #: Its new time over its recorded time; None if nothing was timed.
     ratio: Estimate | None = None
-    #: The winner in its race, and the fastest contender; None if nothing was timed.
+    #: The winner in the new race; None if nothing was timed.
     now: ContenderResult | None = None
+    #: The fastest contender of the new race; None if nothing was timed.
     fastest: ContenderResult | None = None
     #: The device of the race.
     device_uuid: str = ""
@@ -54,7 +56,7 @@ class Verdict(StrEnum):
     BEATEN = "beaten"
     #: Wrong results, a crash, a time-out, or no longer a valid configuration.
     WRONG = "wrong"
-    #: Nothing could be compared; the message says why.
+    #: Nothing could be compared; the message gives the reason.
     UNCHECKED = "unchecked"
     FAILED = "failed"
 
@@ -70,7 +72,7 @@ class Checked:
 
 
 def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
-    """Return the verdict and its message; slower, beaten and faster only if the interval proves it."""
+    """Return the verdict and its message; the interval must prove slower, beaten and faster."""
     if now.status is not Status.OK:
         return Verdict.WRONG, f"{now.status}: {now.message}"
     assert now.ratio is not None
@@ -85,7 +87,10 @@ def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
 
 
 def check_entry(bench: Bench, target: Target, threshold: float) -> Checked:
-    """Verify and time the entry of a target; judge it by a threshold, a share of the recorded time."""
+    """Verify and time the entry of a target, and judge it.
+
+    The threshold is a share of the recorded time.
+    """
     assert target.known is not None
     record, entry = target.known.record, target.known.entry
     if Timing(entry.race.timing) is Timing.OTHER:
@@ -101,7 +106,7 @@ def check_entry(bench: Bench, target: Target, threshold: float) -> Checked:
 def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasured:
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
-    The bench is of the record's kernel and device, and times as its request says.
+    The bench must have the record's kernel and device. Its request decides the way of timing.
     """
     kernel, device = bench.kernel, bench.device
     problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)
@@ -114,7 +119,7 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
         if verified.status is not Status.OK:
             where = "" if checked is job else f"on {checked.problem} with other inputs: "
             return Remeasured(verified.status, where + verified.message)
-    # Rivals are compared by time; the winner of another objective may be slower.
+    # Rivals are compared by time, and the winner by another objective may be slower.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
     others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
     return _raced(bench, job, entry, [winner, *others])
@@ -123,7 +128,7 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
 def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configuration]:
     """Return configurations that may be faster: the runners-up and the default."""
     listed = [Configuration(other.configuration) for other in entry.race.runners_up]
-    winner, others = Configuration(entry.configuration), (*listed[:_MOST_RIVALS], kernel.default())
+    winner, others = Configuration(entry.configuration), (*listed[:_MAX_RIVALS], kernel.default())
     return [
         rival
         for rival in dict.fromkeys(others)
@@ -132,11 +137,11 @@ def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configur
 
 
 def over_recorded(now: Estimate, then: Estimate) -> Estimate:
-    """Return the time now over the recorded one, with its 95 % interval.
+    """Return the new time over the recorded time, with its 95 % interval.
 
-    Computes the interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
-    Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not hold its
-    own median is ignored: it counts as having no width.
+    Compute the interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
+    Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not contain its own
+    median counts as an interval of width 0.
     """
     low, high = now.interval
     then_low, then_high = then.interval
@@ -175,6 +180,6 @@ def _raced(
         why,
         over_recorded(now.time_ms, entry.winner.time_ms),
         now,
-        min((e for e in result.finalists if e.tied), key=lambda each: each.time_ms.value),
+        min((found for found in result.finalists if found.tied), key=lambda f: f.time_ms.value),
         raced.device_uuid,
     )

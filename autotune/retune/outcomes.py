@@ -17,7 +17,7 @@ from autotune.search.session import Budget, Listener, ignore
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
 
-#: Show the progress of one run, given the kernel's name and the number of problems.
+#: Function that shows the progress of one run, given the kernel's name and the number of problems.
 Progress = Callable[[str, int], AbstractContextManager[Listener]]
 
 
@@ -27,14 +27,14 @@ class RetuneStatus(StrEnum):
     SEARCHED = "searched"
     #: Measured again: correct, as fast as recorded and still among the fastest.
     CONFIRMED = "confirmed"
-    #: Not begun: the time was up, or it was a dry run.
+    #: Not begun: no time was left, or it was a dry run.
     SKIPPED = "skipped"
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
 class RetuneOutcome:
-    """The result of one stale problem, or of a whole kernel that could not be compared."""
+    """The result for one stale problem, or for a whole kernel that could not be compared."""
 
     kernel: str
     device: str = ""
@@ -72,22 +72,22 @@ class RetuneOutcome:
 class RetuneOptions:
     """The options of re-tuning and of the regression gate."""
 
-    #: Minimum effort of a search; an entry that was tuned with more effort keeps its own.
+    #: Minimum effort of a search; an entry that was tuned with more effort is searched with that effort.
     effort: Effort = EFFORTS["quick"]
     strategy: str = "auto"
-    #: Budget of each problem's search; default: by effort.
+    #: Budget of each problem's search; None: the budget of the effort.
     budget: Budget | None = None
-    #: Time after which no search begins.
+    #: Time in seconds after which no search begins.
     seconds: float = math.inf
-    #: Share the seconds among all problems; effort and budget follow from the share.
+    #: Whether problems share ``seconds`` equally; effort and budget follow from the share.
     share_seconds: bool = False
-    #: List the targets as skipped; tune nothing.
+    #: Whether to list the targets as skipped and tune nothing.
     dry_run: bool = False
-    #: Records, headers and reports go to ``out/<device>/``.
+    #: Folder for records, headers and reports, which go to ``out/<device>/``.
     out: Path = Path("reports")
     command: str = ""
     progress: Progress = lambda kernel, problems: nullcontext(ignore)
-    #: Measure on the cards of a fleet, all cards of the device's model, instead of this machine.
+    #: The fleet whose cards of the device's model measure; None: this machine measures.
     fleet: Fleet | None = None
-    #: Prints a message for a person.
+    #: Function that prints a message for people.
     say: Callable[[str], None] = lambda _: None

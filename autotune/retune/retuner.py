@@ -1,4 +1,4 @@
-"""Re-tunes the entries of one device: confirms entries that hold, searches the others."""
+"""Re-tunes the entries of one device: confirms entries that are still good, searches the others."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from autotune.tuned.clock import timestamp
 from autotune.tuned.reading import user_folder
 from autotune.tuned.record import TIME, Confirmed
 
-#: A winner that is slower than recorded by more than this share is searched again.
+#: Maximum slowdown of a confirmed winner, as a share of its recorded time.
 TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
 class Retuner:
-    """The re-tuning of one device, whose lock the caller holds."""
+    """The re-tuning of one device. The caller must hold the device's lock."""
 
     device: Device
     options: RetuneOptions
@@ -51,7 +51,7 @@ class Retuner:
         return self.until_s - time.monotonic()
 
     def retune(self, targets: Sequence[Target]) -> list[RetuneOutcome]:
-        """Tune again entries that may be wrong, then those to confirm, then new problems."""
+        """Search entries that may be wrong, then confirm entries, then search new problems."""
         searched = [target for target in targets if target.action is Action.SEARCH]
         outcomes = self.search([target for target in searched if target.known])
         again = [target for target in targets if target.action is Action.REMEASURE]
@@ -62,7 +62,7 @@ class Retuner:
     # ------------------------------------------------------------------ measuring again
 
     def remeasure(self, targets: Sequence[Target]) -> tuple[list[RetuneOutcome], list[Target]]:
-        """Confirm the entries that hold; return the others as targets of a search."""
+        """Confirm entries that are still good; return the other entries as targets of a search."""
         outcomes: list[RetuneOutcome] = []
         failed: list[Target] = []
         for found in self.checked(targets, TOLERANCE):
@@ -78,7 +78,7 @@ class Retuner:
         return outcomes, failed
 
     def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[Checked]:
-        """Verify and measure the winners of targets again, as long as there is time."""
+        """Verify and measure the winners of targets again, while there is time."""
         for _, group in groupby(sorted(targets, key=_alike), key=_alike):
             listed = list(group)
             request = self._request(listed, EFFORTS["quick"])
@@ -93,9 +93,9 @@ class Retuner:
                     yield check_entry(bench, target, threshold)
 
     def _confirm(self, target: Target, now: Remeasured | None) -> RetuneOutcome:
-        """Write a confirmed entry to the user's records, and where lookup finds it.
+        """Write a confirmed entry to the user's records and to the record that lookup reads.
 
-        Its times stay, so that small losses cannot add up.
+        It keeps its recorded times, so that small losses cannot add up.
         """
         known, changed, on = target.known, msgspec.structs.replace, timestamp()
         assert known is not None and now is not None and now.ratio is not None
@@ -139,7 +139,7 @@ class Retuner:
 
     def _search(self, targets: list[Target], effort: Effort) -> list[RetuneOutcome]:
         known = [target.known for target in targets if target.known]
-        # Also the folders of AUTOTUNE_TUNED, where lookup looks first.
+        # Also the folders of AUTOTUNE_TUNED, which lookup reads first.
         first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
         try:
             request = self._request(targets, effort)
@@ -170,7 +170,7 @@ class Retuner:
         ]
 
     def _how_many(self, effort: Effort, count: int) -> int:
-        """Return the number of problems there is time for; problems of a quick search share its time."""
+        """Return the number of problems that fit in the remaining time."""
         if self.left_s <= 0:
             return 0
         own = self.options.budget.seconds if self.options.budget else effort.seconds_per_problem
@@ -214,7 +214,7 @@ class Retuner:
         )
 
     def _effort(self, target: Target) -> Effort:
-        """Return the entry's effort if it is more than that of the options: less would not replace it."""
+        """Return the larger of the entry's effort and the options': a smaller one replaces no entry."""
         known = EFFORTS[target.known.entry.origin.effort] if target.known else self.options.effort
         return max(known, self.options.effort, key=lambda effort: effort.seconds_per_problem)
 
@@ -224,7 +224,10 @@ class Retuner:
 
 
 def _alike(target: Target) -> tuple[str, str, str]:
-    """Return kernel, caches (empty: as declared) and objective, which the targets of one run share."""
+    """Return the properties that the targets of one run share: kernel, caches and objective.
+
+    Empty caches are those that the kernel declares.
+    """
     if target.known is None:
         return target.kernel.name, "", TIME
     timing = Timing(target.known.entry.race.timing)

@@ -1,4 +1,4 @@
-"""Re-tunes what is stale on each device, and checks what is tuned, within a time."""
+"""Re-tunes stale problems on each device within a time limit, and checks tuned entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from autotune.search.session import Budget
 
 
 def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
-    """Tune again the stale problems of every device of a query; start no process if there are none."""
+    """Re-tune the stale problems of every device of a query; start no process if nothing is stale."""
     failed: dict[str, str] = {}
     outcomes: list[RetuneOutcome] = []
     until_s = time.monotonic() + options.seconds
@@ -46,10 +46,10 @@ def retune(query: StaleQuery, options: RetuneOptions) -> list[RetuneOutcome]:
 def _retuned_by_kernel(
     device: Device, options: RetuneOptions, until_s: float, targets: Sequence[Target]
 ) -> list[RetuneOutcome]:
-    """Tune a kernel at a time, each published before the next begins.
+    """Tune one kernel after another; publish each before the next begins.
 
-    Each problem has the average time of all remaining problems. Finals are those of a full run if that is
-    at least the time of a quick search.
+    Each problem gets an equal share of the remaining time. If the share is at least the time of a quick
+    search, the finals are those of a full run.
     """
     outcomes: list[RetuneOutcome] = []
     waiting = Counter(target.kernel.name for target in targets)
@@ -68,9 +68,10 @@ def _retuned_by_kernel(
 
 
 def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, RetuneOptions]:
-    """Return query and options for all sizes that have no current entry in the output folder.
+    """Return query and options for all sizes without a current entry in the output folder.
 
-    The kernels of the device's limits come first: winners of the others are compared with these.
+    The kernels that measure the device's limits come first: other kernels' winners are compared with the
+    limits.
     """
     device, bundled = query.devices[0], bundled_folder("spaces")
     of_limits = set(device_limits.KERNELS.values())
@@ -96,7 +97,7 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
 def check_tuned(
     query: StaleQuery, options: RetuneOptions, threshold: float
 ) -> tuple[list[Checked], dict[str, str]]:
-    """Verify and measure the entries that lookup answers with; return the kernels that failed too."""
+    """Verify and measure the entries that lookup uses; also return the errors of kernels that failed."""
     checked: list[Checked] = []
     failed: dict[str, str] = {}
     until_s = time.monotonic() + options.seconds
@@ -111,10 +112,10 @@ def check_tuned(
 
 @contextmanager
 def device_lock(device: Device, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of a device model's records; print a message and wait if another process has it.
+    """Hold the lock of a device model's records; print a message and wait if another process holds it.
 
-    The system releases the lock when the process ends. The lock file is next to the tuned records, so
-    machines that share the records share the lock, if the file system supports locks.
+    The system releases the lock when the process ends. The lock file is next to the tuned records.
+    Machines that share the records thus share the lock, if the file system supports locks.
     """
     with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
         try:
@@ -124,7 +125,7 @@ def device_lock(device: Device, say: Callable[[str], None]) -> Iterator[None]:
             say(f"{device.name}: waiting for {holder or 'another process'}")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError:
-            pass  # a file system without locks: records are replaced whole either way
+            pass  # a file system without locks: files of records are replaced as a whole anyway
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), f"process {os.getpid()} on {platform.node()}".encode(), 0)
         yield

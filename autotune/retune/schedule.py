@@ -1,6 +1,7 @@
-"""Entries that re-tune by schedule: cron, GitHub; one per GPU architecture.
+"""Schedules for re-tuning: cron entries or a GitHub workflow, with a line for each GPU architecture.
 
-Fills in the ``.j2`` templates of this folder. Every text is quoted for the program that reads it.
+The text comes from the ``.j2`` templates of this folder. Every value is quoted for the program that
+reads it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
 from autotune.errors import DISTRIBUTION, UsageError
 
-#: Settings that a scheduled process needs to find the same files. No address of a store: it may
-#: hold a password.
+#: Settings that a scheduled process needs to find the same files. The address of the store is left out:
+#: it may contain a password.
 SETTINGS = (
     "AUTOTUNE_PATH",
     "AUTOTUNE_PROJECT",
@@ -33,21 +34,21 @@ SETTINGS = (
     "XDG_DATA_HOME",
     "XDG_CACHE_HOME",
 )
-#: The file of each kind; its template has the same name and ``.j2``.
+#: The file of each kind. Its template has the same name with ``.j2`` added.
 KINDS = {
     "cron": "autotune-retune.cron",
     "github": "autotune-retune.yml",
 }
-#: How to install the file of each kind, once it is in the current folder.
+#: The command that installs the file of each kind from the current folder.
 INSTALL = {
     "cron": "crontab -e, and add the lines of autotune-retune.cron",
     "github": "mkdir -p .github/workflows && cp autotune-retune.yml .github/workflows/",
 }
-#: What ends a line for any of the readers, and bytes of a path that are no text.
+#: Characters that end a line for one of the readers, and bytes of a path that are not text.
 _LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-#: Periods as cron writes them: at night and off the full hour, when others begin.
+#: Periods in cron's format, at night and not at the full hour, when other jobs begin.
 PERIODS = {
     "1h": "17 * * * *",
     "6h": "17 */6 * * *",
@@ -61,17 +62,17 @@ PERIODS = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The command of an entry, its period and its folder."""
+    """The command of a schedule, its period and its folder."""
 
-    #: One of `PERIODS`, as cron writes it.
+    #: One of the values of `PERIODS`.
     period: str
-    #: Empty: any device of the machine.
+    #: GPU architectures; an empty name is any device of the machine.
     archs: tuple[str, ...]
     kernels: tuple[str, ...] = ()
     max_hours: float = 2.0
     #: The command that starts `autotune` on this machine.
     program: tuple[str, ...] = ("autotune",)
-    #: Where it runs: space files and ``reports/`` are looked for there.
+    #: The working folder, with space files and ``reports/``.
     folder: Path = Path()
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,7 +83,7 @@ class Schedule:
                 raise UsageError(f"{text!r}: a schedule cannot hold a name with a line break")
 
     def arguments(self, arch: str) -> list[str]:
-        """Return the arguments of `autotune` for one architecture, or for any where it is empty."""
+        """Return the arguments of `autotune` for one architecture; an empty name is any."""
         hours = f"{self.max_hours:g}"
         chosen = ["--arch", arch] if arch else []
         return ["retune", *self.kernels, "--stale", "--max-hours", hours, *chosen]
@@ -99,28 +100,28 @@ class Schedule:
         if kind == "github":
             inside = self.folder.relative_to(_repository(self.folder)).as_posix()
             for text in (inside, *self.kernels):
-                if "${{" in text:  # GitHub replaces it before a shell sees its quotes
+                if "${{" in text:  # GitHub replaces it before a shell reads the quotes
                     raise UsageError(f"{text!r}: a workflow cannot hold a name with ${{{{")
         return _TEMPLATES.get_template(f"{KINDS[kind]}.j2").render(
             schedule=self,
             inside=inside,
             package=f"{DISTRIBUTION}[tune,cuda13]",
-            minutes=math.ceil(self.max_hours * 60) + 60,  # a search that has begun is finished
+            minutes=math.ceil(self.max_hours * 60) + 60,  # the last search may end later
         )
 
 
 def local_schedule(
     kind: str, every: str, archs: Iterable[str], kernels: tuple[str, ...], max_hours: float
 ) -> Schedule:
-    """Return the schedule of this machine and folder: a kind of `KINDS`, a period of `PERIODS`.
+    """Return the schedule for this machine and folder, of a kind of `KINDS` and a period of `PERIODS`.
 
-    Without architectures it is for those of this machine's GPUs, without kernels for all.
+    By default it covers the architectures of this machine's GPUs and all kernels.
     """
     devices = [for_arch(arch) for arch in archs] or backend("cuda").devices()
     chosen = tuple(dict.fromkeys(device.arch for device in devices))
     if not chosen and kind == "github":
         raise UsageError(
-            "no GPU here to schedule for; name them: autotune retune --schedule github --arch sm_90"
+            "no GPU on this machine; name architectures: autotune retune --schedule github --arch sm_90"
         )
     return Schedule(
         period=PERIODS[every],
@@ -134,13 +135,13 @@ def local_schedule(
 
 
 def program() -> tuple[str, ...]:
-    """Return the command that starts this autotune without anything of the environment."""
+    """Return the command that starts this autotune, whatever the environment."""
     script = Path(sys.executable).parent / "autotune"
     return (str(script),) if script.is_file() else (sys.executable, "-m", "autotune")
 
 
 def _repository(folder: Path) -> Path:
-    """Return the nearest folder above with ``.git``; the folder itself where there is none."""
+    """Return the nearest parent folder with ``.git``, or the folder itself if there is no such parent."""
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
@@ -149,7 +150,7 @@ _TEMPLATES = jinja2.Environment(
     undefined=jinja2.StrictUndefined,
     keep_trailing_newline=True,
     trim_blocks=True,
-    block_start_string="<%",  # the default ones mean something to GitHub and to bash
+    block_start_string="<%",  # the default delimiters have a meaning in GitHub and bash
     block_end_string="%>",
     variable_start_string="<<",
     variable_end_string=">>",

@@ -1,4 +1,4 @@
-"""Finds stale entries and the reasons, from tuned records and space files alone, in milliseconds."""
+"""Finds stale entries and the reasons. It reads tuned records and space files only, in milliseconds."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class Action(StrEnum):
     """The work that a reason requires."""
 
-    #: The winner and its runners-up are verified and measured again.
+    #: Verify and measure the winner and its runners-up again.
     REMEASURE = "re-measure"
     SEARCH = "search"
 
@@ -62,7 +62,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class KnownEntry:
-    """An entry that lookup would answer with, and its source."""
+    """An entry that lookup would use, with its source."""
 
     layer: str
     directory: Path
@@ -72,51 +72,51 @@ class KnownEntry:
 
 @dataclass(frozen=True)
 class Target:
-    """One problem of one kernel on one device that should be tuned again."""
+    """A problem of a kernel on a device that should be tuned again."""
 
     kernel: Kernel
     device: Device
     problem: Problem
     reasons: tuple[Reason, ...]
-    #: None where it was never tuned.
+    #: The current entry; None if the problem was never tuned.
     known: KnownEntry | None = None
 
     @property
     def action(self) -> Action:
-        """Return the greatest action of all reasons."""
+        """The most thorough action among the reasons."""
         searched = any(reason.action is Action.SEARCH for reason in self.reasons)
         return Action.SEARCH if searched else Action.REMEASURE
 
     @property
     def why(self) -> str:
-        """Return all reasons in one line."""
+        """All reasons in one line."""
         return "; ".join(reason.text for reason in self.reasons)
 
 
 @dataclass(frozen=True)
 class StaleQuery:
-    """The devices and kernels to look at, and when an entry is stale."""
+    """The devices and kernels to examine, and the conditions under which an entry is stale."""
 
     devices: tuple[Device, ...]
-    #: Names; empty: every kernel that can be found.
+    #: Names of kernels; empty: every kernel that is found.
     kernels: tuple[str, ...] = ()
     spaces: Path | None = None
-    #: Which problems should be tuned: ``quick`` or ``full``, as in `autotune run`.
+    #: Effort that decides which problems should be tuned: ``quick`` or ``full``, as in `autotune run`.
     effort: str = "quick"
-    #: Age in days from which an entry is measured again; None: never for its age.
+    #: Age in days from which an entry is measured again; None: age does not count.
     max_age_days: float | None = None
-    #: False: tune the kernels again whether they are stale or not.
+    #: Whether to tune stale entries only; False: all entries.
     only_stale: bool = True
-    #: The one folder whose records count; None: all that lookup would ask.
+    #: The folder whose records count; None: all folders that lookup reads.
     records: Path | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 def survey(query: StaleQuery, device: Device) -> tuple[list[Target], dict[str, str]]:
-    """Find the stale problems of one of a query's devices.
+    """Return the stale problems of one of a query's devices, and errors by kernel.
 
-    Also return the errors of kernels that cannot be compared: a broken space file or foreign record
-    hides no other kernel, unless it was asked for by name.
+    A broken space file or a foreign record is an error of its kernel; the other kernels are compared. If
+    the query names the kernel, the error is raised.
     """
     targets: list[Target] = []
     failed: dict[str, str] = {}
@@ -126,7 +126,9 @@ def survey(query: StaleQuery, device: Device) -> tuple[list[Target], dict[str, s
             if device.backend in kernel.backends:
                 targets += _targets(query, kernel, device)
             elif query.kernels and not any(d.backend in kernel.backends for d in query.devices):
-                raise UsageError(f"it runs on {' and '.join(kernel.backends)} only; see --device")
+                raise UsageError(
+                    f"it runs on {' and '.join(kernel.backends)} only; choose --device"
+                )
         except AutotuneError as error:
             if query.kernels and isinstance(error, UsageError):
                 raise
@@ -137,10 +139,10 @@ def survey(query: StaleQuery, device: Device) -> tuple[list[Target], dict[str, s
 def find_devices(
     selectors: Sequence[str] = (), archs: Sequence[str] = (), fleet: Fleet | None = None
 ) -> tuple[Device, ...]:
-    """Return the devices to keep fresh: those named, else one per GPU model, else the CPU.
+    """Return the devices to keep fresh: the named devices, else one per GPU model, else the CPU.
 
-    Of these only devices of the architectures, if any is given. Of a fleet it is one of each model, or
-    of the models named.
+    ``archs`` restricts the result to devices of these architectures. In a fleet the result is one device
+    of each model, or of each named model.
     """
     if fleet is not None:
         found = [fleet.device_of(model) for model in fleet.models(selectors)]
@@ -155,10 +157,10 @@ def find_devices(
 
 
 def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -> list[KnownEntry]:
-    """Return the entries that lookup would answer with on a device.
+    """Return the entries that lookup would use on a device.
 
-    ``records`` limits it to one folder. A damaged record is left out, and made again. One that is foreign
-    or of a newer autotune is an error: it could not be replaced.
+    ``records`` restricts the search to one folder. A damaged record is left out, and is made again. A
+    record of another kernel or of a newer autotune is an error, since it could not be replaced.
     """
     found: dict[Problem, KnownEntry] = {}
     found_in = layers(kernel.project) if records is None else [("records", str(records))]
@@ -175,7 +177,7 @@ def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -
             continue
         first = next(iter(found.values()), None)
         if first and first.record.objective != record.objective:
-            continue  # lookup asks those of the first only
+            continue  # lookup uses the first such record only
         for entry in record.problems:
             known = KnownEntry(layer, Path(directory), record, entry)
             found.setdefault(Problem(dict(entry.problem)), known)
@@ -185,12 +187,12 @@ def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -
 def records_of(
     kernel: str, device: str | None, folder: Path | None, needs_cuda: bool = False
 ) -> list[TunedRecord]:
-    """Return the records of a kernel below a folder; by default the user's, else those kept with the kernel.
+    """Return the records of a kernel below a folder; by default the user's records, else the kernel's.
 
-    Warn of entries that are stale; an error if there is no record, or it is of another kernel.
+    Warn of stale entries. Raise `UsageError` if there is no record, or one of another kernel.
     """
     declared = None
-    with suppress(AutotuneError):  # a broken or foreign space file tells nothing about records
+    with suppress(AutotuneError):  # a broken or foreign space file does not affect records
         declared = known_kernel(kernel)
     owner = declared.project if declared else owner_of(kernel)
     places = [folder] if folder else [user_folder(owner), owner.reports]
@@ -209,16 +211,16 @@ def records_of(
     for record in found:
         where = f"the record of {record.device.name}"
         if other := other_kernel(declared, where, record.fields, record.parameters):
-            raise UsageError(f"{other}; or name the folder of records that you mean: --from DIR")
+            raise UsageError(f"{other}; or name another folder of records: --from DIR")
         with suppress(AutotuneError, ImportError):  # a failing function of the space file; no numpy
             _warn_if_stale(declared, record)
     return found
 
 
 def _warn_if_stale(kernel: Kernel, record: TunedRecord) -> None:
-    """Warn of stale entries, as far as files tell.
+    """Warn of entries that are stale by the kernel's files.
 
-    What a driver or a compiler of that device makes stale is known there only.
+    A change of driver or compiler is known only on the device's machine.
     """
     device = record.device.planned_for()
     found = [[why.text for why in _changed(kernel, device, e)] for e in record.problems]
@@ -233,7 +235,7 @@ def _warn_if_stale(kernel: Kernel, record: TunedRecord) -> None:
 
 
 def not_tuned(kernel: str | None, device: str | None, folder: Path | None) -> UsageError:
-    """Return the error that there is no record of a kernel and a device below a folder."""
+    """Return the error for a kernel and device without a record below a folder."""
     where = f" on {device}" if device else ""
     if folder is not None:
         return UsageError(f"{folder}: no tuned record */{kernel or '*'}.json{where} below it")
@@ -264,8 +266,8 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):
-            continue  # of an older declaration: nothing can be asked of it any more
-        why: tuple[Reason, ...] = (Reason("asked for", Action.SEARCH, fresh=True),)
+            continue  # a problem of an older declaration
+        why: tuple[Reason, ...] = (Reason("requested", Action.SEARCH, fresh=True),)
         if query.only_stale:
             why = (*_changed(kernel, device, known.entry), *_aged(query, kernel, device, known))
         if why:
@@ -278,7 +280,7 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
 
 def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
     """Yield the changes of the kernel since its winner was found."""
-    from autotune.kernel.space import is_member  # needs numpy, which exports of records do without
+    from autotune.kernel.space import is_member  # needs numpy, and exports work without numpy
 
     for text in changed_since(kernel, entry.origin.source, entry.origin.arguments):
         yield Reason(text, Action.SEARCH)
@@ -295,7 +297,7 @@ def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Re
 
 
 def _aged(query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reason]:
-    """Yield the reasons why times may have changed, though the kernel did not."""
+    """Yield the reasons why times may have changed while the kernel is unchanged."""
     last = known.entry.confirmed or known.entry.origin
     toolchain = compiler(kernel.language_on(device.backend)).toolchain()
     if last.driver and device.driver and last.driver != device.driver:

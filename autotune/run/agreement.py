@@ -22,8 +22,10 @@ from autotune.measure.tasks import verify_configuration, write_results
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
-#: Configurations that are compared, and the most that are tried until these run.
-_WANTED, _MOST_TRIED = 5, 12
+#: Number of configurations whose outputs are compared.
+_VOTERS = 5
+#: Maximum number of configurations that are tried to find `_VOTERS` that run.
+_MAX_TRIED = 12
 #: Statuses of configurations that ran.
 _RAN = (Status.OK, Status.WRONG_RESULT)
 
@@ -44,13 +46,11 @@ class Verify(Protocol):
 def agreed(
     kernel: Kernel, job: Job, verify: Verify, submit: Callable[[Configuration], None]
 ) -> Job:
-    """Return a job with expected outputs if the kernel has no reference.
+    """Return a job with expected outputs for a kernel without a reference.
 
-    Up to `_WANTED` configurations vote, the default first. The outputs of the first configuration that
-    more than half of them reproduce are the expected ones. ``submit`` gives a configuration to the
-    compilers.
-
-    Raises `AutotuneError` if fewer than two configurations, or no more than half of them, agree.
+    Up to `_VOTERS` configurations vote, the default first. The expected outputs are those of the first
+    configuration that more than half of the voters reproduce. ``submit`` gives a configuration to the
+    compilers. Raise `AutotuneError` if fewer than two configurations, or at most half of them, agree.
     """
     if "reference" in kernel.hooks or all(dataset.bounds for dataset in job.datasets):
         return job
@@ -62,9 +62,9 @@ def agreed(
                 return replace(job, datasets=keep_expected(job.datasets, claim.datasets, votes))
             most = max(most, votes)
     raise AutotuneError(
-        f"{kernel.name} ({job.problem}): without a reference most configurations must agree, and "
+        f"{kernel.name} ({job.problem}): without a reference most configurations must agree, but only "
         f"{most} of {ran} that ran do; write @{kernel.name}.reference, or declare a larger "
-        f"@{kernel.name}.tolerance; if it is not made for such sizes, @{kernel.name}.requires says so"
+        f"@{kernel.name}.tolerance; exclude unsupported sizes by @{kernel.name}.requires"
     )
 
 
@@ -75,10 +75,9 @@ def _claims(
     scratch: Path,
     submit: Callable[[Configuration], None],
 ) -> Iterator[tuple[Job, list[Status]]]:
-    """Yield a job that expects the outputs of one configuration, with the status of every voter in it.
+    """Yield, for each voter, a job that expects its outputs, with the status of every voter on that job.
 
-    The first job is of the first configuration that runs. This configuration and the next ones that
-    run are the voters; the jobs of the other voters follow.
+    The voters are the first configurations that run.
     """
     claimed = partial(_claimed, kernel, job, verify, scratch)
     untried = _submitted(kernel, job, submit)
@@ -88,7 +87,7 @@ def _claims(
     else:
         return
     tried = ((voter, verify(claim, voter).status) for voter in chain([first], untried))
-    ran = list(islice((pair for pair in tried if pair[1] in _RAN), _WANTED))
+    ran = list(islice((pair for pair in tried if pair[1] in _RAN), _VOTERS))
     yield claim, [status for _, status in ran]
     voters = [voter for voter, _ in ran]
     for voter in voters:
@@ -99,7 +98,7 @@ def _claims(
 def _claimed(
     kernel: Kernel, job: Job, verify: Verify, scratch: Path, configuration: Configuration
 ) -> Job | None:
-    """Return the job that expects the outputs of a configuration; None if it does not run."""
+    """Return a job that expects the outputs of a configuration; None if the configuration does not run."""
     folder = Path(tempfile.mkdtemp(dir=scratch))
     if verify(job, configuration, write_results, folder).status is not Status.OK:
         return None
@@ -111,18 +110,18 @@ def _submitted(
 ) -> Iterator[Configuration]:
     """Yield different valid configurations: the default, seeds, and random ones.
 
-    Compilers work on `_WANTED` of them at once.
+    Compilers work on `_VOTERS` of them at a time.
     """
     known = [kernel.default(), *map(kernel.completed, kernel.seeds)]
     valid = [listed for listed in known if is_member(kernel, listed, job.device)]
     space = enumerate_space(kernel, job.device)
-    drawn = space.sample(np.random.default_rng(0), _MOST_TRIED)
+    drawn = space.sample(np.random.default_rng(0), _MAX_TRIED)
     different = dict.fromkeys([*valid, *map(space.configuration, drawn)])
     allowed = (
         configuration for configuration in different if kernel.allows(configuration, job.problem)
     )
-    tried = islice(allowed, _MOST_TRIED)
-    while batch := list(islice(tried, _WANTED)):
+    tried = islice(allowed, _MAX_TRIED)
+    while batch := list(islice(tried, _VOTERS)):
         for configuration in batch:
             submit(configuration)
         yield from batch

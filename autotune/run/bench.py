@@ -1,4 +1,4 @@
-"""Where one run measures: its compilers, its workers, and what its measurements are known by.
+"""The bench of one run: its compilers, its workers, and the keys of its measurements.
 
 Search, finals and the check of recorded winners share it. It searches nothing and stores nothing.
 """
@@ -48,18 +48,21 @@ from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Configuration, Problem
 
-#: Cores for each data set that is made: its reference is evaluated several times at once.
+#: Number of cores for making a data set: its reference is evaluated several times at once.
 _CORES_OF_DATA = 4
 
 
 class Site:
-    """The machines where a run compiles and measures: this one; see `autotune.fleet.site`."""
+    """The machines on which a run compiles and measures. This class: the local machine.
 
-    #: Devices of the run in other processes, which need their share of the cores.
+    `autotune.fleet.site` has the site of a fleet.
+    """
+
+    #: Devices that other processes of the run have, and that need their share of the cores.
     peers: tuple[Device, ...] = ()
 
     def shared_with(self, peers: tuple[Device, ...]) -> Site:
-        """Return the site of a process that has some devices of a run; other processes have its ``peers``."""
+        """Return the site for a process with some devices of a run; other processes have the ``peers``."""
         shared = copy(self)
         shared.peers = peers
         return shared
@@ -72,8 +75,8 @@ class Site:
 
     def compilers(self, request: Request) -> CompilerPool:
         """Return the compilers of a run."""
-        # One core per device stays free, so that compiling does not disturb the timing. If the device
-        # is the CPU itself, the evaluator never compiles and measures at once.
+        # One core per device stays free, so that compiling does not disturb timing. On the CPU the
+        # evaluator does not compile while it measures.
         own, devices = len(request.devices), len(request.devices) + len(self.peers)
         spare = devices if request.device.is_cuda else 0
         processes = max(1, (usable_cores() - spare) * own // devices)
@@ -86,15 +89,15 @@ class Site:
         return device_actor(device)
 
     def remembered(self, request: Request) -> tuple[str, ...]:
-        """Return uuids of further devices whose rows answer for this run."""
+        """Return the uuids of other devices whose rows this run may use."""
         return tuple(device.uuid for device in (*request.others, *self.peers))
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> Origin:
-        """Return how workers get a kernel."""
+        """Return the source from which workers load a kernel."""
         return origin_of(kernel)
 
     def why_no_energy(self, device: Device) -> str:
-        """Return why the energy of a device cannot be read; see `autotune.devices.base.Backend.why_no_energy`."""
+        """Return the reason why a device's energy cannot be read; see `autotune.devices.base.Backend`."""
         return backend(device.backend).why_no_energy(device)
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
@@ -102,10 +105,10 @@ class Site:
         return prepare_dataset(kernel, problem, name, seed)
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
-        """Bring the data of a job to its first device, which finds files of this machine."""
+        """Bring the data of a job to a worker; a local worker reads the files."""
 
     def sanitizer(self, request: Request) -> str:
-        """Return the path of compute-sanitizer if finalists are run under it, else an empty string."""
+        """Return the path of compute-sanitizer; empty if finalists do not run under it."""
         if request.sanitize:
             return sanitize.required_program(request.device)
         if not request.sanitizes or not request.device.is_cuda:
@@ -113,7 +116,7 @@ class Site:
         found = find_program("compute-sanitizer")
         if not found:
             warnings.warn(
-                f"{request.kernel.name}: finalists are not run under compute-sanitizer; "
+                f"{request.kernel.name}: finalists do not run under compute-sanitizer, which is missing; "
                 f"run: {sanitize.REMEDY}, or give --no-sanitize",
                 stacklevel=2,
             )
@@ -124,9 +127,9 @@ LOCAL = Site()
 
 
 class BegunSite(Site):
-    """This machine, where the processes of a request on one device begin now; its run ends them, or `close`.
+    """The local machine with the processes of a request, which start in the constructor.
 
-    The data are a caller's own, which no other run uses: `close` removes them.
+    The run of the request ends them, or `close` does. Data are the caller's own, so `close` removes them.
     """
 
     def __init__(self, request: Request) -> None:
@@ -137,11 +140,11 @@ class BegunSite(Site):
         self._compilers.start()
 
     def compilers(self, request: Request) -> CompilerPool:
-        """Return the compilers that have begun."""
+        """Return the compilers that were started."""
         return self._compilers
 
     def device_actor(self, device: Device) -> Actor:
-        """Return the process that has begun."""
+        """Return the process that was started."""
         return self._actor
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
@@ -151,7 +154,7 @@ class BegunSite(Site):
         return made
 
     def close(self) -> None:
-        """End the processes, and remove the data."""
+        """End the processes and remove the data."""
         self._compilers.close()
         self._actor.close()
         for folder in self._made:
@@ -164,10 +167,10 @@ class Bench:
     def __init__(self, request: Request, site: Site = LOCAL) -> None:
         self.request, self.site = request, site
         self.kernel, self.device = request.kernel, request.device
-        # Files may be edited during the run; all its results are of the files as they are now.
+        # Files may be edited during the run: its results belong to the files at this moment.
         own_fingerprint(self.kernel)
         self.kernel.texts = frozen_sources(self.kernel)
-        #: sha256 of all sources of the kernel with their includes.
+        #: sha256 of all sources of the kernel and their includes.
         self.source = source_fingerprint(self.kernel)
         self._stack = ExitStack()
         self._stack.callback(self.kernel.texts.clear)
@@ -175,7 +178,7 @@ class Bench:
         self._stack.callback(cache.tidy)
         self._off_budget_s = 0.0
         self.compilers = self._stack.enter_context(site.compilers(request))
-        #: One per device of the request, in its order.
+        #: The worker of each device of the request, in order.
         self.workers = [
             self._stack.enter_context(DeviceWorker(site.device_actor(device), request.timeout_s))
             for device in request.devices
@@ -183,7 +186,7 @@ class Bench:
 
     @property
     def worker(self) -> DeviceWorker:
-        """Return the worker of the first device, which holds finals."""
+        """The worker of the first device, on which finals take place."""
         return self.workers[0]
 
     def close(self) -> None:
@@ -192,22 +195,22 @@ class Bench:
 
     @cached_property
     def toolchain(self) -> str:
-        """Return name and version of the compiler."""
+        """Name and version of the compiler."""
         return compiler(self.kernel.language_on(self.device.backend)).toolchain()
 
     def clock_s(self) -> float:
-        """Return the clock of the budgets, which stands still during `off_budget`."""
+        """Return the time in seconds that counts for budgets; `off_budget` stops it."""
         return time.monotonic() - self._off_budget_s
 
     @cached_property
     def space(self) -> Space:
-        """Return the configurations to search."""
+        """The configurations to search."""
         space = enumerate_space(self.kernel, self.device)
         return space.restricted(self.request.goal.fixed) if self.request.goal.fixed else space
 
     @contextmanager
     def off_budget(self) -> Iterator[None]:
-        """Stop the clock of the budgets."""
+        """Stop the clock of the budgets while the context lasts."""
         begun_s = self.clock_s()
         try:
             yield
@@ -215,7 +218,7 @@ class Bench:
             self._off_budget_s += self.clock_s() - begun_s
 
     def start(self) -> None:
-        """Begin the processes, which come up while inputs are made."""
+        """Start the processes, which come up while inputs are made."""
         self.compilers.start()
         for device, worker in zip(self.request.devices, self.workers, strict=True):
             worker.start(device)
@@ -223,9 +226,9 @@ class Bench:
     def job(
         self, problem: Problem, seed: int | None = None, names: Sequence[str] = (EXACT, RANDOM)
     ) -> Job:
-        """Return the worker's job for a problem; make inputs and references that are missing.
+        """Return the worker's job for a problem; make missing inputs and references.
 
-        Their time counts for no budget. ``names`` are the data sets of the job.
+        The time for making them does not count for budgets. ``names`` are the data sets of the job.
         """
         self.start()
         chosen = self.request.seed if seed is None else seed
@@ -236,7 +239,7 @@ class Bench:
         with self.off_budget():
             if (
                 "reference" in self.kernel.hooks
-            ):  # the exact data set decides bounds of the random one
+            ):  # the bounds of the random data set depend on the exact one
                 datasets = tuple(map(make, names))
             else:
                 datasets = tuple(in_threads(make, names, len(names)))
@@ -246,7 +249,7 @@ class Bench:
         return job
 
     def make_data(self, wanted: Mapping[Problem, Sequence[str]], seed: int | None = None) -> None:
-        """Make the data sets of several problems at once; `job` finds them."""
+        """Make the data sets of several problems at once; later `job` uses them."""
 
         chosen = self.request.seed if seed is None else seed
 
@@ -270,7 +273,7 @@ class Bench:
         return compile_job(self.kernel, configuration, problem, self.device)
 
     def compiled(self, configuration: Configuration, problem: Problem) -> Compiled:
-        """Compile a configuration for a problem; wait if the compile was submitted before."""
+        """Compile a configuration for a problem, or wait for a compile that was submitted."""
         return self.compilers.result(self.compile_job(configuration, problem))
 
     def verify(
@@ -282,7 +285,7 @@ class Bench:
     ) -> Measurement:
         """Compile a configuration, then verify it on a job's data.
 
-        ``task`` is another task of the worker that runs the configuration, ``args`` are its arguments.
+        ``task`` may be another task of the worker that runs the configuration, with arguments ``args``.
         """
         compiled = self.compiled(configuration, job.problem)
         if compiled.binary is None:
@@ -290,7 +293,10 @@ class Bench:
         return self.worker.measure(job, configuration, compiled.binary, *args, task=task)
 
     def verify_on(self, jobs: Iterable[Job], configuration: Configuration) -> Measurement | None:
-        """Verify a configuration on the jobs that it allows, up to the first failure; None without such a job."""
+        """Verify a configuration on the jobs that it allows; stop at the first failure.
+
+        Return the last result; None if it allows none of the jobs.
+        """
         found = None
         for job in jobs:
             if self.kernel.allows(configuration, job.problem):
@@ -300,10 +306,10 @@ class Bench:
         return found
 
     def other_jobs(self, job: Job) -> list[Job]:
-        """Return jobs for the odd sizes with another seed, and for the problem with random data of another seed.
+        """Return jobs with another seed for the odd sizes, and one for the problem, which comes last.
 
-        The exact data of the problem serve again: any exact data show a lost or doubled element. A
-        caller's own data serve again, too: there are no others.
+        The problem's exact data are used again, since any exact data show a lost or doubled element. A
+        caller's own data are used again, too.
         """
         if self.request.has_callers_data:
             return [job]
@@ -339,10 +345,10 @@ class Bench:
 def stopping_rule(device: Device) -> StoppingRule:
     """Return the rule that ends timing on a device.
 
-    A CPU shares its cores with other programs: slow samples in a row prove nothing, and times never
-    settle within a per cent, so that the clock ends most measurements. Verification has loaded the
-    binary, so the first sample of a long launch is as good as the next. A few samples of a launch
-    of several milliseconds are enough: the finals compare the best.
+    A CPU shares its cores with other programs. Slow samples in a row prove nothing there, and times do
+    not settle within 1 %, so the time limit ends most measurements. Verification has loaded the binary,
+    so the first sample of a long launch counts. A few samples of a launch of several milliseconds are
+    enough, since finals compare the best configurations.
     """
     if device.is_cuda:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)

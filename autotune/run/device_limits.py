@@ -1,6 +1,6 @@
-"""A device's recorded limits, and requests that measure them: the kernels `copy`, `ffma` and `hmma`.
+"""A device's recorded limits, and requests that measure them with the kernels `copy`, `ffma` and `hmma`.
 
-`measure.roofline` compares results with them.
+`measure.roofline` compares results with these limits.
 """
 
 from __future__ import annotations
@@ -25,19 +25,21 @@ from autotune.values import Problem, size_of
 
 #: The kernel of each limit.
 KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma", "tensor": "hmma"}
-#: Floats to move, largest first; the first that fits is used. A large size reduces the share of data that is
-#: still in L2. A run needs x and out, copies of x and expected values of both data sets. Half of the memory may
-#: be in use by other programs.
-_SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
-#: Measurements of each problem on a GPU: the kernel's seeds and a few more; some seconds.
+#: Numbers of floats to move, largest first; a run uses the first that fits. With a large size the share of
+#: data in L2 is small.
+_SIZES = (1 << 30, 1 << 28, 1 << 26)
+#: Number of arrays that must fit the memory: x, out, copies of x and expected values of both data sets make
+#: up half of it. Other programs may use the other half.
+_ARRAYS = 8
+#: Number of measurements of each problem on a GPU: the kernel's seeds and a few others.
 _EVALUATIONS = 16
 
 
 def known_limits(device: Device, shipped: bool = False) -> Limits:
-    """Return a device's recorded limits, the user's before those that ship; ``shipped``: only these.
+    """Return a device's recorded limits: the user's, else the shipped ones; with ``shipped``, only these.
 
-    Each is the rate at the largest recorded problem, at least as large as the one that measures the
-    limit. Impossible rates are left out with a warning.
+    A limit is the rate at the largest recorded problem. That problem must be at least as large as
+    `limit_problem`. Impossible rates are left out with a warning.
     """
     known = {name: rate for name in KERNELS if (rate := _rate(name, device, shipped))}
     limits, doubts = credible(known, device)
@@ -47,18 +49,18 @@ def known_limits(device: Device, shipped: bool = False) -> Limits:
 
 
 def limit_requests(device: Device) -> Iterator[Request]:
-    """Yield requests that measure limits, a few measurements each, of the units that a device has.
+    """Yield requests that measure the limits of a device, each with a few measurements.
 
-    DeviceError if the device is an architecture.
+    Raise `DeviceError` if the device is an architecture.
     """
     if not device.uuid:
         raise DeviceError(
             f"{device.name} is an architecture, not a device: it has no measured limits; "
             "run: autotune doctor"
         )
-    evaluations = _EVALUATIONS if device.is_cuda else 2  # limits of a CPU mean nothing
+    evaluations = _EVALUATIONS if device.is_cuda else 2  # a CPU's limits are not used
     for kernel_name in dict.fromkeys(KERNELS.values()):
-        # Not by name: a project may have a kernel of that name.
+        # From the file, since a project may have a kernel with the same name.
         kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
         if not _runs_on(kernel, device):
             continue
@@ -82,11 +84,11 @@ def _runs_on(kernel: Kernel, device: Device) -> bool:
 
 
 def limit_problem(name: str, device: Device) -> Problem:
-    """Return the problem that measures a limit: as large as a GPU has room for, small on a CPU."""
+    """Return the problem that measures a limit: the largest that fits a GPU, a small one on a CPU."""
     if name == "ffma":
         n, steps = (1 << 24, 4096) if device.is_cuda else (1 << 16, 256)
         return Problem(n=n, steps=steps)
-    if name == "tensor":  # as many tiles for each multiprocessor, four of 128 x 256
+    if name == "tensor":  # four tiles of 128 x 256 for each multiprocessor
         return Problem(m=128 * device.sm_count, n=1024, steps=1024, dtype="float16")
     room = device.memory_bytes or math.inf
     fitting = [size for size in _SIZES if 4 * size * _ARRAYS <= room / 2]
@@ -117,7 +119,7 @@ def _rate(name: str, device: Device, shipped: bool) -> float | None:
 
 
 def _covers(problem: Mapping[str, Any], wanted: Problem) -> bool:
-    """Return whether a problem is the wanted one, or the same but larger."""
+    """Return whether a problem is at least as large as the wanted one, with equal other fields."""
     return problem.keys() == set(wanted) and all(
         value == problem[field] if isinstance(value, str) or not value else value <= problem[field]
         for field, value in wanted.items()

@@ -24,16 +24,17 @@ from autotune.run.tuner import Tuner, TunerProcess
 from autotune.search.session import Budget
 from autotune.values import Problem
 
-#: Share of the time of several problems that is kept for the portfolio.
+#: Share of the time that a run of several problems reserves for the portfolio.
 _PORTFOLIO_SHARE = 0.1
-#: Minimum time of a problem's finals, about. It is reserved if the share for finals is less, up to this share
-#: of the budget.
-_LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
-#: Share of the budget of several problems that is reserved for continuing some searches (docs/search.md).
+#: Time in seconds that is reserved for the finals of a problem if their share is less.
+_MIN_FINALS_S = 2.0
+#: Maximum share of the budget that `_MIN_FINALS_S` reserves.
+_MAX_FINALS_SHARE = 0.5
+#: Share of the budget that a run of several problems reserves for continued searches (docs/search.md).
 _AGAIN_SHARE = 0.4
-#: Shortest time of a search, as data must be uploaded.
-_LEAST_SEARCH_S = 1.0
-#: Time between two checks whether the site still runs.
+#: Minimum time in seconds of a search, which first uploads its data.
+_MIN_SEARCH_S = 1.0
+#: Time in seconds between two checks that the site still runs.
 _GLANCE_S = 1.0
 #: Errors that end the whole run. Any other error ends the work of one device.
 _OF_THE_RUN = (FleetError, Interrupted, StoreError, UsageError)
@@ -41,11 +42,11 @@ _OF_THE_RUN = (FleetError, Interrupted, StoreError, UsageError)
 
 @dataclass
 class Division:
-    """The work left of a run. The threads of its tuners share it."""
+    """The remaining work of a run, shared by the threads of its tuners."""
 
     request: Request
     sanitizes: bool
-    #: When the first search began, by a tuner's clock.
+    #: Begin of the first search, by a tuner's clock.
     begun_s: float
     tuners: list[Tuner]
     #: Searches by problem, in the order of their first search.
@@ -54,24 +55,24 @@ class Division:
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         self._open = deque(self.request.problems)
-        #: Evaluations of the searches that run.
+        #: Number of evaluations in the budget of each running search.
         self._running: dict[Problem, int] = {}
         #: The tuner that searched each problem whose finals have not begun.
         self._undecided: dict[Problem, Tuner] = {}
-        #: Tuners that have finished searching.
+        #: Tuners that search no more.
         self._finishing: list[Tuner] = []
         self._has_compared = False
 
     @property
     def is_done(self) -> bool:
-        """Return whether all finals were begun."""
+        """True if all finals have begun."""
         return not (self._open or self._undecided)
 
     def results(self, tuner: Tuner) -> Generator[ProblemResult]:
-        """Search problems with one tuner while there are some, then hold finals.
+        """Search problems with one tuner while problems are left, then hold finals.
 
-        The finals of the last problem come first: its data are on the device. If the data sets of all
-        problems do not fit the disk, those of the latest problems are left.
+        The finals of the last problem come first, since its data are on the device. If the disk is too
+        small for all data sets, it has those of the last problems.
         """
         while not self.is_done:
             self.search_all(tuner)
@@ -84,7 +85,7 @@ class Division:
                 return
 
     def search_all(self, tuner: Tuner) -> None:
-        """Search problems while there are some, then spend the rest of the budget on the tuner's own problems."""
+        """Search problems while problems are left, then continue the tuner's own searches."""
         while (first := self._next_search(tuner)) is not None:
             self._search(tuner, *first)
         self._search_on(tuner)
@@ -124,44 +125,42 @@ class Division:
             self.searched[problem], self._undecided[problem] = found, tuner
 
     def _search_on(self, tuner: Tuner) -> None:
-        """Spend the rest of the budget: in turns on the largest expected gain and on the fewest trials."""
+        """Spend the rest of the budget, in turn on the largest expected gain and on the fewest results."""
         with self._lock:
             own = [problem for problem, its in self._undecided.items() if its is tuner]
         for turns in range(len(own), 0, -1) if self._again_share else ():
-            open_ones = [self.searched[each] for each in own if self._gain(self.searched[each]) > 0]
+            promising = [found for p in own if self._gain(found := self.searched[p]) > 0]
             with self._lock:
                 left = self._left(tuner)
-            if not open_ones or left.is_spent:
+            if not promising or left.is_spent:
                 break
             if (len(own) - turns) % 2 == 0:
-                # By gain per second: data of large problems take longer to bring back than to search on.
-                chosen = max(
-                    open_ones, key=lambda each: self._gain(each) * each.searches / each.seconds
-                )
+                # Gain per second: uploading the data of a large problem takes longer than its search.
+                chosen = max(promising, key=lambda p: self._gain(p) * p.searches / p.seconds)
             else:  # the model may be most mistaken about the problem with the fewest results
-                chosen = min(open_ones, key=lambda each: (each.searches, len(each.asked)))
+                chosen = min(promising, key=lambda p: (p.searches, len(p.measurements)))
             at_once = len(self.tuners)
             self._search(tuner, chosen.problem, left.share(turns * at_once, at_once))
 
     def _left(self, tuner: Tuner, kept: float = 0.0) -> _Left:
-        """Return the rest of the budget for searches, without a share that is kept."""
+        """Return the rest of the budget for searches, without the share ``kept``."""
         evaluations = self.request.total_budget.evaluations
         if evaluations is not None:
             evaluations -= int(kept * evaluations) + sum(self._running.values())
-            evaluations -= sum(len(found.asked) for found in self.searched.values())
+            evaluations -= sum(len(found.measurements) for found in self.searched.values())
         return _Left(self.seconds_left(tuner, but=self._kept_share + kept), evaluations)
 
     @property
     def _kept_share(self) -> float:
         finals = self.request.objective.finals_share
         if total_s := self.request.total_budget.seconds:
-            least = _LEAST_FINALS_S * len(self.request.problems) / total_s / len(self.tuners)
-            finals = max(finals, min(least, _MOST_FINALS_SHARE))
+            least = _MIN_FINALS_S * len(self.request.problems) / total_s / len(self.tuners)
+            finals = max(finals, min(least, _MAX_FINALS_SHARE))
         return finals + self._portfolio_share
 
     @property
     def _again_share(self) -> float:
-        """Return the share of the budget that is reserved for continuing the most promising searches."""
+        """The share of the budget that is reserved for continued searches."""
         goal = self.request.goal
         several = len(self.request.problems) > 1 and goal.writes_record
         return _AGAIN_SHARE if several and goal.strategy in ("auto", "surrogate") else 0.0
@@ -171,7 +170,7 @@ class Division:
         return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
 
     def seconds_left(self, tuner: Tuner, but: float = 0.0) -> float:
-        """Return the rest of the time budget, without a share of it; infinite if time is not limited."""
+        """Return the rest of the time budget, without the share ``but``; infinite without a time budget."""
         total_s = self.request.total_budget.seconds
         if total_s is None:
             return math.inf
@@ -180,13 +179,14 @@ class Division:
     def portfolio_s(self) -> float:
         """Return the time for the portfolio.
 
-        Its share is kept even if the finals took longer: few configurations answer other sizes badly.
+        It gets its share even if the finals took longer, since a small portfolio gives bad answers for
+        other sizes.
         """
         total_s = self.request.total_budget.seconds or 0.0
         return max(total_s * self._portfolio_share, *map(self.seconds_left, self.tuners))
 
     def random_sizes_s(self) -> float:
-        """Return the time for portfolio and random sizes together: their share of the budget, with full effort."""
+        """Return the time for portfolio and random sizes together: a share of the budget of full effort."""
         if self.request.effort.name != "full":
             return 0.0
         return (self.request.total_budget.seconds or 0.0) * self._portfolio_share
@@ -199,7 +199,7 @@ class Division:
         return 0.0 if found.outlook.is_enough else found.outlook.gain
 
     def _compare_twins(self) -> None:
-        """Warn of values that made the same binary, once all problems are searched."""
+        """Warn of values that lead to the same binary, after all problems are searched."""
         with self._lock:
             if self._has_compared or self._open or self._running:
                 return
@@ -211,7 +211,7 @@ class Division:
     # ------------------------------------------------------------------ finals
 
     def _next_finals(self, tuner: Tuner) -> SearchedProblem | None:
-        """Return the last problem of the tuner, else one of a tuner that has several left or is lost."""
+        """Return the tuner's last problem, else one of a tuner that is lost or has several left."""
         with self._lock:
             mine = [problem for problem, its in self._undecided.items() if its is tuner]
             others = [
@@ -264,14 +264,14 @@ class _Left:
 
     @property
     def is_spent(self) -> bool:
-        return self.seconds < _LEAST_SEARCH_S or (
+        return self.seconds < _MIN_SEARCH_S or (
             self.evaluations is not None and self.evaluations < 1
         )
 
     def share(self, count: int, at_once: int) -> Budget:
-        """Return the budget of one of ``count`` searches; ``at_once`` of them run at a time."""
+        """Return the budget of one of ``count`` searches if ``at_once`` searches run at a time."""
         turns = ceil_div(count, at_once)
-        seconds = None if self.seconds == math.inf else max(_LEAST_SEARCH_S, self.seconds / turns)
+        seconds = None if self.seconds == math.inf else max(_MIN_SEARCH_S, self.seconds / turns)
         evaluations = self.evaluations
         return Budget(
             seconds, None if evaluations is None else max(1, ceil_div(evaluations, count))
@@ -281,7 +281,7 @@ class _Left:
 def done_at_once(
     division: Division, tuners: list[TunerProcess], require_running: Callable[[], object]
 ) -> Generator[ProblemResult]:
-    """Have all tuners work at once; yield results as they come.
+    """Let all tuners work at once; yield results as they come.
 
     If a device fails, other devices redo its current problem. If none is left, raise the last error.
     """
@@ -323,7 +323,7 @@ def done_at_once(
 
 
 def _require_others(division: Division, tuner: Tuner, failure: BaseException) -> None:
-    """Go on without a failed tuner if there is another one and the error concerns its device alone."""
+    """Go on without a failed tuner; raise its error if no tuner is left or the error concerns the run."""
     is_its_own = isinstance(failure, AutotuneError | ActorFailed)
     if not is_its_own or isinstance(failure, _OF_THE_RUN):
         raise failure
@@ -333,7 +333,7 @@ def _require_others(division: Division, tuner: Tuner, failure: BaseException) ->
             raise failure
         raise AutotuneError(f"the process of {tuner.device.selector} ended: {failure}") from failure
     warnings.warn(
-        f"{tuner.device.selector} ({tuner.device.uuid}) is left out from here on, and the other "
-        f"devices go on: {failure}",
+        f"{tuner.device.selector} ({tuner.device.uuid}) failed, and the run continues on the other "
+        f"devices: {failure}",
         stacklevel=2,
     )

@@ -1,6 +1,6 @@
-"""The finals of a run: the best are verified again, and raced with the vendor's calls.
+"""The finals of a run: verify the best configurations again, and race them with the vendor's calls.
 
-Stores the rows of configurations that fail; `verdict` chooses the winner.
+Failed configurations get a row in the store. `verdict` chooses the winner.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from autotune.search.session import Listener, Phase
 from autotune.store import Store
 from autotune.values import Configuration, Problem, Value, size_of
 
-#: Longest and shortest time of a problem's race.
-_RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
-#: Maximum share of an effort's time per problem for a race on a device with unsteady times. More rounds
-#: would take longer than the search and tell little more.
+#: Maximum time of a problem's race.
+_MAX_RACE_SECONDS = 60.0
+#: Minimum time of a problem's race.
+_MIN_RACE_SECONDS = 2.0
+#: Maximum time of a race on a device with unsteady times, as a share of an effort's time per problem. More
+#: rounds would take longer than the search and improve little.
 _UNSTEADY_SHARE = 1 / 20
-#: Finalists that are verified even without time.
-_LEAST_FINALISTS = 3
+#: Number of finalists that are verified even if no time is left.
+_MIN_FINALISTS = 3
 
-#: Data sets of one problem, a configuration, and whether two launches run at once. Finals of several
-#: problems share odd sizes.
+#: The key of a check: data sets of one problem, a configuration, and whether two launches run at once.
+#: Finals of several problems share the checks on odd sizes.
 _CheckKey: TypeAlias = tuple[tuple[Path, ...], Configuration, bool]
 
 
@@ -47,17 +49,17 @@ class Finals:
     store: Store
     run_id: int
     listener: Listener
-    #: Path of compute-sanitizer; empty: finalists do not run under it.
+    #: Path of compute-sanitizer; empty if finalists do not run under it.
     sanitizer: str = ""
     #: Results of verification so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
-    #: Kernels of whose refused sizes the run has warned; see `autotune.run.sizes`.
+    #: Kernels for which the run has warned of refused sizes; see `autotune.run.sizes`.
     _warned: set[str] = field(default_factory=set)
-    #: Findings of compute-sanitizer by configuration and static fields; None where there is no fault.
+    #: Findings of compute-sanitizer by configuration and static fields; None if it found no fault.
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
     def expect(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Let compilers begin with the binaries that the next finals need for other layouts."""
+        """Let compilers begin with binaries for other layouts, which the next finals need."""
         kernel, device = self.bench.kernel, self.bench.device
         edges = {kernel.static_of(edge): edge for edge in kernel.edges_like(problem, device)}
         edges.pop(kernel.static_of(problem), None)
@@ -77,21 +79,20 @@ class Finals:
         meanwhile: Callable[[], object] = lambda: None,
         search_s: float = 0.0,
     ) -> tuple[Race | None, tuple[Measurement, ...]]:
-        """Verify the best again on other data and other sizes, then race them and the vendor's calls.
+        """Verify the best on other data and other sizes, then race them with the vendor's calls.
 
-        If all finalists are wrong or fail in the race, the next best take their places.
+        If all finalists are wrong or fail in the race, the next best configurations follow.
 
-        Recorded winners are verified first and race too, even if they were slow in the search: a
-        configuration that replaces one is faster in the same race, or the recorded one is wrong.
+        Recorded winners are verified first and take part in the race, even if they were slow in the
+        search. A configuration thus replaces a recorded winner only if it is faster in the same race, or
+        if the recorded winner is wrong.
 
-        Half of the time is for verification; after that only the `_LEAST_FINALISTS` best are still
-        verified. The rest, at least `_LEAST_RACE_SECONDS`, is for the race. compute-sanitizer takes no
-        time of the budget.
+        Verification may take half of the time; after that only the `_MIN_FINALISTS` best are verified.
+        The rest, at least `_MIN_RACE_SECONDS`, is for the race. The time of compute-sanitizer does not
+        count for the budget. ``meanwhile`` is called before the race, in which compilers are idle.
 
-        ``meanwhile`` is called before the race, during which compilers are idle.
-
-        Returns the race, or None if no configuration is correct, and the configurations that were wrong
-        or failed; their rows are in the store.
+        Return the race, or None if no configuration is correct, and the rows of configurations that were
+        wrong or failed. The store has these rows.
         """
         problem = job.problem
         left = verdict.candidates(measured, len(measured))
@@ -106,7 +107,7 @@ class Finals:
         sizes = OtherSizes(self.bench, job, known, check, search_s, self._warned)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
-        most_race_s = _RACE_SECONDS if self.bench.device.is_cuda else unsteady_s
+        most_race_s = _MAX_RACE_SECONDS if self.bench.device.is_cuda else unsteady_s
         recorded = self.bench.request.recorded.get(problem, ())
         out: list[Measurement] = []
         result = None
@@ -115,7 +116,7 @@ class Finals:
             first = verdict.candidates(winners, len(winners))
             chosen = verdict.candidates(left, effort.finalists, repeats)
             chosen = [row for row in chosen if row not in first]
-            # The best deterministic one is verified even if there is little time.
+            # The best deterministic configuration is verified even if there is little time.
             first += [row for row in chosen if repeats(row.configuration)][:1]
             chosen = [*first, *(row for row in chosen if row not in first)]
             left = [row for row in left if row not in chosen]
@@ -127,7 +128,7 @@ class Finals:
             if finalists:
                 meanwhile()
                 left_s = begun_s + seconds - self.bench.clock_s()
-                race_s = min(most_race_s, max(_LEAST_RACE_SECONDS, left_s))
+                race_s = min(most_race_s, max(_MIN_RACE_SECONDS, left_s))
                 result, failed = self._raced(job, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(problem), wrong)
@@ -144,24 +145,23 @@ class Finals:
         sizes: OtherSizes,
         until: float,
     ) -> tuple[list[Contender], list[Measurement], list[Measurement]]:
-        """Return correct finalists, rows of wrong ones, and rows that were not verified before ``until``.
+        """Verify finalists on other inputs, on odd sizes and on sizes near the problem.
 
-        They are verified on other inputs, on odd sizes and on sizes near the problem.
+        Return correct finalists, rows of wrong ones, and rows of those not verified before ``until``.
         """
         kernel = self.bench.kernel
-        right, wrong, unverified = list[Contender](), list[Measurement](), list[Measurement]()
+        correct, wrong, unverified = list[Contender](), list[Measurement](), list[Measurement]()
         for row in chosen:
             binary = self.bench.compiled(row.configuration, problem).binary
             if binary is None:
-                message = "compiled before, but not again"
+                message = "it compiled in the search, but not in the finals"
                 wrong.append(replace(row, status=Status.COMPILE_FAILED, message=message))
                 continue
             repeats = kernel.is_deterministic(row.configuration, problem)
-            right.append(Contender(row.configuration, binary, row=row, deterministic=repeats))
-        twice = {each.configuration: self._twice(each, others) for each in right}
-        # Other layouts are submitted ahead, so that they are compiled at once; only for finalists that
-        # will be verified.
-        ahead = right[:_LEAST_FINALISTS] if self.bench.clock_s() > until else right
+            correct.append(Contender(row.configuration, binary, row=row, deterministic=repeats))
+        twice = {found.configuration: self._twice(found, others) for found in correct}
+        # Submit all other layouts now, so that compilers work on them at once.
+        ahead = correct[:_MIN_FINALISTS] if self.bench.clock_s() > until else correct
         for job, finalist in product(others, ahead):
             at_once = job in twice[finalist.configuration]
             is_new = _key(job, finalist, at_once) not in self._known
@@ -170,14 +170,16 @@ class Finals:
                 self.bench.compilers.submit(
                     self.bench.compile_job(finalist.configuration, job.problem)
                 )
-        for job in others:  # job by job: each one's data must be uploaded
+        for job in others:  # job by job, since the data of a job must be uploaded
             passed: list[Contender] = []
-            for finalist in right:
+            for finalist in correct:
                 if not self._is_allowed(finalist, job):
-                    passed.append(finalist)  # lookup, header and load keep it from such a problem
+                    passed.append(
+                        finalist
+                    )  # lookup, header and load do not use it on such a problem
                     continue
                 at_once = job in twice[finalist.configuration]
-                has_enough = len(passed) >= _LEAST_FINALISTS and self.bench.clock_s() > until
+                has_enough = len(passed) >= _MIN_FINALISTS and self.bench.clock_s() > until
                 if has_enough and _key(job, finalist, at_once) not in self._known:
                     assert finalist.row is not None
                     unverified.append(finalist.row)
@@ -187,18 +189,18 @@ class Finals:
                     passed.append(finalist)
                 else:
                     wrong.append(found)
-            right = passed
-        self.bench.compilers.drop()  # of finalists that were not verified
-        right, elsewhere = sizes.verified(right)
-        wrong += elsewhere
-        safe, unsafe = self._sanitized(problem, right) if self.sanitizer else (right, [])
+            correct = passed
+        self.bench.compilers.drop()  # compiles for finalists that were not verified
+        correct, wrong_at_sizes = sizes.verified(correct)
+        wrong += wrong_at_sizes
+        safe, unsafe = self._sanitized(problem, correct) if self.sanitizer else (correct, [])
         return safe, [*wrong, *unsafe], unverified
 
     def _is_allowed(self, finalist: Contender, job: Job) -> bool:
         return self.bench.kernel.allows(finalist.configuration, job.problem)
 
     def _twice(self, finalist: Contender, others: Sequence[Job]) -> list[Job]:
-        """Return the jobs with two launches at once: the problem, and on a GPU the largest odd size."""
+        """Return the jobs on which two launches run at once: the problem, and on a GPU the largest odd size."""
         if self.bench.kernel.is_exclusive(finalist.configuration):
             return []
         *odd, own = others
@@ -207,7 +209,7 @@ class Finals:
         return [*largest, own] if self.bench.device.is_cuda else [own]
 
     def _checked(self, finalist: Contender, job: Job, at_once: bool) -> Measurement:
-        """Verify a finalist on a job, also with two launches ``at_once``; remember the result."""
+        """Verify a finalist on a job and remember the result; ``at_once``: also with two launches at once."""
         key = _key(job, finalist, at_once)
         if key not in self._known:
             self._known[key] = self._run(job, finalist.configuration, at_once)
@@ -224,8 +226,8 @@ class Finals:
         twice = self.bench.verify(job, configuration, check_at_once)
         if twice.status is not Status.OK:
             message = (
-                f"shares state between launches: two at once on {job.problem}: {twice.message}; "
-                f"declare @{kernel.name}.exclusive if launches of it must not overlap"
+                f"its launches share state: two launches at once on {job.problem}: {twice.message}; "
+                f"declare @{kernel.name}.exclusive if its launches must not overlap"
             )
             return replace(twice, message=message)
         if twice.message:
@@ -241,20 +243,20 @@ class Finals:
     def _sanitized(
         self, problem: Problem, finalists: Sequence[Contender]
     ) -> tuple[list[Contender], list[Measurement]]:
-        """Return finalists without a finding of compute-sanitizer, and rows of the others.
+        """Return finalists without a finding of compute-sanitizer, and rows of the other finalists.
 
-        Findings for another problem of the run hold here: the small problems are the same.
+        Problems of the run share findings if their small problems are the same.
         """
         static = self.bench.kernel.static_of(problem)
         configurations = [finalist.configuration for finalist in finalists]
-        unknown = [each for each in configurations if (each, static) not in self._faults]
+        unknown = [c for c in configurations if (c, static) not in self._faults]
         if unknown:
             self.listener(Phase(problem, "sanitizer"))
             with self.bench.off_budget():
                 found = self._faults_of(problem, unknown)
             self.listener(Phase(problem, "finals"))
-            self._faults.update({(each, static): found.get(each) for each in unknown})
-        faults = {each: self._faults[each, static] for each in configurations}
+            self._faults.update({(c, static): found.get(c) for c in unknown})
+        faults = {c: self._faults[c, static] for c in configurations}
         safe = [finalist for finalist in finalists if faults[finalist.configuration] is None]
         device_uuid = self.bench.device.uuid
         unsafe = [
@@ -267,7 +269,7 @@ class Finals:
     def _faults_of(
         self, problem: Problem, configurations: Sequence[Configuration]
     ) -> dict[Configuration, str]:
-        """Run configurations under compute-sanitizer on small problems; warn of checks that were not done."""
+        """Run configurations under compute-sanitizer on small problems; warn of missing checks."""
         bench = self.bench
         trials = []
         for configuration in configurations:
@@ -275,7 +277,7 @@ class Finals:
                 bench.kernel, configuration, problem, bench.device
             ):
                 job = bench.compile_job(configuration, small)
-                # A finding then names the line; the code is the same.
+                # With this option a finding names the line; the machine code is the same.
                 with_lines = replace(job, options=(*job.options, "-lineinfo"))
                 binary = bench.compilers.result(with_lines).binary
                 if binary is not None:

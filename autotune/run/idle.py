@@ -1,4 +1,4 @@
-"""Finds parameters without effect, whose values a search would choose by noise."""
+"""Finds parameters without effect. A search would choose their values by noise."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from autotune.values import SOURCE, Configuration
 
 #: Comments and string literals of a source, whose words are not names.
 _NO_CODE = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"", re.DOTALL)
-#: An include that the compiler resolves; its file may use any name.
-_LEFT = re.compile(r"^[ \t]*#[ \t]*include[ \t]*\"", re.MULTILINE)
-#: Names in a function that reads all parameters.
-_ALL = {"items", "keys", "values"}
-#: Number of equal pairs of configurations before two values of a parameter count as equal.
-_LEAST_PAIRS = 2
+#: An include that only the compiler resolves; its file may use any name.
+_OPEN_INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*\"", re.MULTILINE)
+#: Methods of a configuration; a function that calls one may read all parameters.
+_ALL_PARAMETERS = {"items", "keys", "values"}
+#: Minimum number of pairs of configurations with equal binaries before two values count as equal.
+_MIN_PAIRS = 2
 
 
 def unnamed(kernel: Kernel) -> Iterator[str]:
-    """Yield warnings of parameters that neither a source nor a function of the kernel names."""
+    """Yield a warning for each parameter that neither a source nor a function of the kernel names."""
     text = "\n".join(source.text for source in frozen_sources(kernel).values())
     rules = [rule.function for rule in (*kernel.constraint_rules, *kernel.applies_rules)]
     attached = [
@@ -38,7 +38,7 @@ def unnamed(kernel: Kernel) -> Iterator[str]:
     functions = [*hooks, *rules, *kernel.metrics.values()]
     language = kernel.language
     named = _words(functions) | (language.options if language else set())
-    if _LEFT.search(text) or named & _ALL or "defines" in dict(attached):
+    if _OPEN_INCLUDE.search(text) or named & _ALL_PARAMETERS or "defines" in dict(attached):
         return
     in_source = set(re.findall(r"[A-Za-z_]\w*", text if language else _NO_CODE.sub(" ", text)))
     for name, values in kernel.parameters.items():
@@ -51,7 +51,7 @@ def unnamed(kernel: Kernel) -> Iterator[str]:
 
 
 def _words(functions: Iterable[Callable[..., Any]]) -> set[str]:
-    """Return the names and texts in functions, and in those of the same modules that they call."""
+    """Return the names and texts in functions and in called functions of the same modules."""
     found, waiting, met = set[str](), [*functions], set[int]()
     while waiting:
         function = inspect.unwrap(waiting.pop())
@@ -80,7 +80,7 @@ def _is_text(value: object) -> bool:
 
 
 def equal_values(kernel: Kernel, twins: Iterable[Mapping[Configuration, str]]) -> Iterator[str]:
-    """Yield warnings of values that gave equal binaries and launches wherever both were tried.
+    """Yield a warning for values that always lead to equal binaries and launches.
 
     ``twins`` are, for each problem, texts that are equal for equal binaries and launches.
     """
@@ -102,11 +102,12 @@ def equal_values(kernel: Kernel, twins: Iterable[Mapping[Configuration, str]]) -
         equal = [
             pair
             for pair, count in pairs.items()
-            if pair[0] == name and same[pair] == count >= _LEAST_PAIRS
+            if pair[0] == name and same[pair] == count >= _MIN_PAIRS
         ]
         if equal and f"parameter {name} " not in warned:
             shown = sorted({value for _, *both in equal for value in both})
             yield (
                 f"{kernel.name}: {name}={', '.join(map(str, shown))} compile to the same binary with the "
-                f"same launch; keep one of these values, or say by @{kernel.name}.applies when {name} matters"
+                f"same launch; keep one of these values, or declare by @{kernel.name}.applies when {name} "
+                "has an effect"
             )

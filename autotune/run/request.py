@@ -1,4 +1,4 @@
-"""The request of one run: its kernel, devices, problems, goal and effort; and the options it is made from."""
+"""The request of one run: kernel, devices, problems, goal and effort; and the options that make a request."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from autotune.search import strategies
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
 
-#: Values that some parameters are restricted to.
+#: The only values that are searched, for some parameters.
 Fixed: TypeAlias = Mapping[str, Sequence[Value]]
 
 
 @dataclass(frozen=True)
 class Search:
-    """A search of every problem. Its winners go into a record."""
+    """A search of every problem. The winners go into a record."""
 
     strategy: str = "auto"
     fixed: Fixed = field(default_factory=dict)
-    #: Imported configurations with their problems, tried first if the space has them; not verified here.
+    #: Imported configurations with their problems, which are tried first if the space contains them.
     imported: tuple[tuple[Problem, Configuration], ...] = ()
-    #: Measure again, without results from the store.
+    #: Whether to measure again, without results from the store.
     fresh: bool = False
-    #: Whether the results are recorded and compared with the device's limits, and problems linked.
+    #: Whether the results are recorded and compared with the device's limits.
     writes_record: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class VerifyOne:
-    """One configuration to verify and time on every problem."""
+    """One configuration, which is verified and timed on every problem."""
 
     configuration: Configuration
     fixed: Fixed = field(default_factory=dict)
     imported: ClassVar[tuple[tuple[Problem, Configuration], ...]] = ()
     strategy: ClassVar[str] = "none"
-    #: Rows of the store may be of early stops, without a time.
+    #: True, since rows of the store may have been stopped early, without a time.
     fresh: ClassVar[bool] = True
     writes_record: bool = False
 
     def require_member(self, kernel: Kernel, device: Device, space: Space) -> None:
-        """Raise NothingValidError if the configuration is not in the space."""
+        """Raise `NothingValidError` if the configuration is not in the space."""
         row = space.canonical(space.row(self.configuration))
         if space.find(row) is not None:
             return
@@ -79,11 +79,11 @@ class Effort:
     seconds_per_problem: float
     finalists: int
     rounds: int
-    #: Rounds of energy windows, where the objective needs energy.
+    #: Number of rounds of energy windows, if the objective needs energy.
     windows: int
-    #: Whether the budget of the command is divided among its problems.
+    #: Whether problems share the budget of the command; else each problem has it.
     shared: bool
-    #: Whether finalists on a GPU are run under compute-sanitizer by default.
+    #: Whether finalists on a GPU run under compute-sanitizer by default.
     sanitizes: bool
 
 
@@ -106,22 +106,22 @@ class Request:
     goal: Goal = field(default_factory=Search)
     budget: Budget | None = None
     seed: int = 0
-    #: None: by the problem, see `caches_of`.
+    #: State of the caches before each call; None: it depends on the problem, see `caches_of`.
     caches: Caches | None = None
-    #: Further devices of the same model, which measure at the same time.
+    #: Other devices of the same model, which measure at the same time.
     others: tuple[Device, ...] = ()
-    #: What is minimised.
+    #: The cost that is minimised.
     objective: Objective = TIME
-    #: Whether finalists must pass NVIDIA's compute-sanitizer; None: see `Effort`.
+    #: Whether finalists must pass NVIDIA's compute-sanitizer; None: by effort, see `Effort.sanitizes`.
     sanitize: bool | None = None
-    #: Whether the result replaces any recorded entry, and lookup answers with it even for an experiment.
+    #: Whether the result replaces any recorded entry and lookup uses it, even for an experiment.
     accept: bool = False
-    #: Winners of the records that the result is merged into, which enter the finals.
+    #: Winners of records into which the result is merged. They enter the finals.
     recorded: Mapping[Problem, Sequence[Configuration]] = field(default_factory=dict)
-    #: Longest time one configuration may take to be verified and timed.
+    #: Maximum time in seconds to verify and time one configuration.
     timeout_s: float = MEASURE_TIMEOUT_S
     command: str = ""
-    #: Whether the random data are a caller's own, which are the same for every seed.
+    #: Whether the random data are a caller's own and so the same for every seed.
     has_callers_data: bool = False
 
     @classmethod
@@ -133,7 +133,7 @@ class Request:
         caches: Caches | None = None,
         command: str = "",
     ) -> Request:
-        """Return the request of a bench that verifies or times given configurations."""
+        """Return the request for a bench that verifies or times given configurations."""
         return cls(kernel, device, tuple(problems), caches=caches, command=command)
 
     @classmethod
@@ -142,23 +142,23 @@ class Request:
         return cls(kernel=kernel, **others)
 
     def without_kernel(self) -> dict[str, Any]:
-        """Return all fields but the kernel, which another process loads for itself."""
+        """Return all fields except the kernel, which another process loads itself."""
         names = (field.name for field in fields(self))
         return {name: getattr(self, name) for name in names if name != "kernel"}
 
     @property
     def is_experiment(self) -> bool:
-        """Return whether the result stays apart from the records that lookup reads."""
+        """True if the result does not go into the records that lookup reads."""
         return not self.accept and bool(self.goal.fixed or not self.goal.writes_record)
 
     def with_default_problems(self) -> Request:
-        """Return the request with each named problem once, or the kernel's own for backend and effort."""
+        """Return the request with each named problem once; without any, with the kernel's own problems."""
         if self.problems:
             named = tuple(dict.fromkeys(map(self.kernel.normal, self.problems)))
             for problem in named if self.goal.writes_record else ():
                 if layout := self.kernel.layout_of(problem):
                     raise UsageError(
-                        f"{self.kernel.name}: {layout} is a layout, which is not tuned: "
+                        f"{self.kernel.name}: {layout} is a layout, and layouts are not tuned: "
                         f"leave it out, or give --config to verify one configuration on it"
                     )
             for problem in named:
@@ -175,27 +175,27 @@ class Request:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Return all devices that measure."""
+        """All devices that measure."""
         return (self.device, *self.others)
 
     def caches_of(self, problem: Problem) -> Caches:
-        """Return the contents of the caches before calls on a problem, by a fixed rule if none are requested."""
+        """Return the requested state of the caches before calls on a problem, or the state by a fixed rule."""
         return self.caches or deciding_caches(self.kernel.work_of(problem), self.device)
 
     def timing_of(self, problem: Problem) -> Timing:
-        """Return how samples of a problem are taken."""
+        """Return the way of timing a problem."""
         launched_by = "graph" if self.device.is_cuda else "stream"
         return Timing.of(self.caches_of(problem), launched_by)
 
     @property
     def sanitizes(self) -> bool:
-        """Return whether finalists are run under compute-sanitizer if it is installed."""
+        """True if finalists run under compute-sanitizer when it is installed."""
         by_effort = self.effort.sanitizes and self.goal.writes_record
         return by_effort if self.sanitize is None else self.sanitize
 
     @property
     def total_budget(self) -> Budget:
-        """Return the budget of the command: as given, else by effort."""
+        """The budget of the command: as given, else by effort."""
         if self.budget is not None:
             return self.budget
         times = 1 if self.effort.shared else len(self.problems)
@@ -204,9 +204,10 @@ class Request:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run that a person gives, for any kernel; see `autotune.tune` for their meaning.
+    """The user's options of a run, for any kernel; see `autotune.tune` for their meaning.
 
-    Raises `UsageError` for an unknown effort, timing, objective or strategy, or a wrong budget.
+    The constructor raises `UsageError` for an unknown effort, timing, objective or strategy, or an invalid
+    budget.
     """
 
     problems: Sequence[str | Mapping[str, Any]] = ()
@@ -215,7 +216,7 @@ class RunOptions:
     strategy: str = "auto"
     objective: str = "time"
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    #: The only configuration to measure, instead of a search.
+    #: The configuration to measure instead of a search.
     config: str | Mapping[str, Any] | None = None
     timing: str | None = None
     seed: int = 0

@@ -1,6 +1,6 @@
 """The whole job of one `autotune run`: searches, finals, portfolio, record.
 
-Prints nothing and writes no file. `recording` makes the record.
+It prints nothing and writes no file. `recording` makes the record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from autotune.tuned.writing import update
 def execute(
     request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
 ) -> RunResult:
-    """Do what is requested; see `Run.run`. Results are compared with the device's known limits."""
+    """Execute a request and compare its results with the device's known limits; see `Run.run`."""
     site.require_supported(request)
     for device in request.devices:
         if request.objective.needs_energy:
@@ -60,7 +60,7 @@ def execute(
 
 
 def measure_limits(device: Device, store: Store) -> None:
-    """Measure limits of a device into the user's records."""
+    """Measure the limits of a device and add them to the user's records."""
     for request in limit_requests(device):
         with closing(Run(request, store)) as run:
             record = run.run().record
@@ -69,21 +69,21 @@ def measure_limits(device: Device, store: Store) -> None:
 
 
 class Run(Bench):
-    """One run in progress: its processes, its store."""
+    """One run in progress: its processes and its store."""
 
     def __init__(
         self, request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
     ) -> None:
-        # First of all: it warns if compute-sanitizer is wanted and missing.
+        # At the beginning, since it warns if compute-sanitizer is required and missing.
         self._sanitizer = site.sanitizer(request)
         super().__init__(request, site)
         self.store, self.listener = store, listener
 
     def run(self, limits: Limits | None = None) -> RunResult:
-        """Tune every problem of the request; ``limits`` of the device are kept with the result.
+        """Tune every problem of the request; the result includes the device's ``limits``.
 
-        If Ctrl-C or an error ends the run early, the result has the decided problems and the error; if
-        no problem is decided, the error is raised. Rows are in the store either way.
+        If Ctrl-C or an error ends the run early, the result has the finished problems and the error. If
+        no problem is finished, the error is raised. In both cases the store has the rows.
         """
         decided: list[ProblemResult] = []
         run_id = 0  # no run yet
@@ -100,10 +100,10 @@ class Run(Bench):
                 made = partial(
                     RunResult, self.request, run_id=run_id, source=self.source, limits=limits or {}
                 )
-            # Compilers do not wait for the reference.
+            # In a thread, so that compilers need not wait for the reference.
             unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)
             if not self.device.is_cuda:
-                unseen.result()  # it would disturb the timing
+                unseen.result()  # wait: the thread would disturb timing
             processes = self.processes(run_id)
             own = ProblemTuner(self, self.store, run_id, self.listener, self._sanitizer)
             division = self.division(processes or [own])
@@ -111,7 +111,7 @@ class Run(Bench):
             with closing(at_once if processes else division.results(own)) as results:
                 for found in results:
                     decided.append(found)
-                    decided.sort(key=lambda each: self.request.problems.index(each.problem))
+                    decided.sort(key=lambda found: self.request.problems.index(found.problem))
             decided = without_wrong(decided, self.request)
             portfolio, sizes = self._portfolio(decided, division, run_id)
             made = partial(made, unseen=unseen.result(), portfolio=portfolio, sizes=sizes)
@@ -120,7 +120,7 @@ class Run(Bench):
             self.store.finish_run(run_id, state if result.solved else "failed")
         except BaseException as error:
             is_ctrl_c = isinstance(error, KeyboardInterrupt)
-            with suppress(StoreError):  # the store may have ended the run
+            with suppress(StoreError):  # the store's failure may be the reason of the end
                 if run_id:
                     self.store.finish_run(run_id, "interrupted" if is_ctrl_c else "failed")
             stop = Interrupted(f"{self.kernel.name}: interrupted; {KEPT}") if is_ctrl_c else error
@@ -140,24 +140,24 @@ class Run(Bench):
         return self._recorded(result)
 
     def _unseen(self) -> tuple[str, ...]:
-        """Return inputs whose missing elements verification would not notice, and warn of them."""
+        """Return the inputs whose missing elements verification would not notice; warn of each."""
         problems = (*self.kernel.edge_problems, *self.request.problems)
         missed = unseen_inputs(self.kernel, problems, self.request.seed)
-        for each in missed:
-            warnings.warn(f"{self.kernel.name}: {each}", stacklevel=1)  # below is the thread
-        return tuple(each.argument for each in missed)
+        for unseen in missed:
+            warnings.warn(f"{self.kernel.name}: {unseen}", stacklevel=1)  # the caller is a thread
+        return tuple(unseen.argument for unseen in missed)
 
     def _recorded(self, result: RunResult) -> RunResult:
-        """Return a result with its tuned record; a run of one configuration has none."""
+        """Return a result with its tuned record, unless the run is of one configuration."""
         recorded = self.request.goal.writes_record
         return replace(result, record=record_of(result)) if recorded else result
 
     # ------------------------------------------------------------------ tuners
 
     def processes(self, run_id: int) -> list[TunerProcess]:
-        """Begin tuner processes, each with its share of the devices; none if this process tunes.
+        """Start tuner processes, each with its share of the devices; none if this process tunes.
 
-        Their number is limited by problems, devices and cores.
+        The number of problems, devices and cores limits their number.
         """
         devices = self.request.devices
         count = min(len(devices), len(self.request.problems), usable_cores())
@@ -191,8 +191,8 @@ class Run(Bench):
     ) -> tuple[Portfolio | None, Portfolio | None]:
         """Time the best of every problem on every problem, then on random sizes while there is time.
 
-        Returns the times on the problems, and those on all sizes that the store has. A run of one problem, for
-        another objective than time or of one configuration has neither.
+        Return the times on the problems, and the times on all sizes in the store. Both are None for a run
+        of one problem, of one configuration, or with another objective than time.
         """
         if self.request.objective.needs_energy or not self.request.goal.writes_record:
             return None, None
@@ -202,7 +202,7 @@ class Run(Bench):
         wrong = wrong_somewhere(results)
         chosen = verdict.portfolio_entrants(list(raced.values()), self.kernel.default())
         known = {problem: result.winner.time_ms.value for problem, result in raced.items()}
-        # A configuration that is wrong on one problem or on its other data may not answer for others.
+        # A configuration that is wrong on one problem or data set must not answer for other problems.
         correct = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
         if not correct:
             return None, None
@@ -221,7 +221,7 @@ def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
     """Return the message of a run without a winner: the count of each status, with an example."""
     rows = [row for result in results for row in result.trials]
     if not rows:
-        return f"{kernel.name}: the budget ended before anything was measured; give it more"
+        return f"{kernel.name}: the budget ended before the first measurement; raise --budget"
     counts = Counter(row.status for row in rows).most_common()
     shares = ", ".join(f"{count} {status}" for status, count in counts)
     example = next(row for row in rows if row.status is counts[0][0])

@@ -1,4 +1,4 @@
-"""The search of one problem: its data, its first configurations, its devices."""
+"""Searches one problem: prepares its data, first configurations and evaluator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import VerifyOne
 from autotune.run.starting import of_records
-from autotune.search.base import LEAST_RESULTS, Outlook, RelatedProblem, is_measured_whole
+from autotune.search.base import MIN_RESULTS, Outlook, RelatedProblem, is_measured_whole
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.search.strategies import Strategy, find, in_given_order
 from autotune.store import Store
@@ -28,45 +28,47 @@ from autotune.tuned.lookup import lookup
 from autotune.tuned.merged import DEFAULT
 from autotune.values import Configuration, Problem
 
-#: The winners of this many problems, the nearest by size, are tried first on the next.
+#: Number of problems, nearest by size, whose winners are tried first on the next problem.
 _NEAR_PROBLEMS = 8
-#: Octaves between two sizes, and between the powers of two that divide them, at a distance of 1.
-_OCTAVES, _TWOS = 4, 4
-#: Difference of the seeds of two searches that run at once.
-_APART = 1 << 32
+#: Factor between two sizes at a distance of 1, as a power of two.
+_OCTAVES = 4
+#: Factor between the powers of two that divide two sizes at a distance of 1, as a power of two.
+_TWOS = 4
+#: Difference between the seeds of two searches that run at once.
+_SEED_STEP = 1 << 32
 
 
 @dataclass(frozen=True)
 class SearchedProblem:
-    """A problem after its search and before its finals."""
+    """The result of a problem's search, before its finals."""
 
     problem: Problem
     #: The job with its data, for the first device that measured.
     job: Job
     #: Measurements of the search, new or remembered, by number, in order.
-    asked: Mapping[int, Measurement]
-    #: Measurements that the finals choose from, new or remembered.
+    measurements: Mapping[int, Measurement]
+    #: Measurements from which the finals choose, new or remembered.
     choice: tuple[Measurement, ...]
     seconds: float
     #: See `SearchSession.ended_by`.
     ended_by: str
     #: Numbers of compiled configurations, measured or not.
     compiled: frozenset[int]
-    #: For each configuration a key that is equal for equal binaries and launches.
+    #: For each configuration, a key that is equal for equal binaries and launches.
     twins: Mapping[Configuration, str] = field(default_factory=dict)
-    #: How often it was searched.
+    #: Number of searches, including continued ones.
     searches: int = 1
-    #: Gain that a strategy with a model expects of a longer search.
+    #: Gain that a strategy with a model expects from a longer search.
     outlook: Outlook | None = None
 
     def job_on(self, device: Device) -> Job:
-        """Return the job for a device that may have taken the problem over."""
+        """Return the job for a device, which may be another one than that of the search."""
         return self.job if device == self.job.device else replace(self.job, device=device)
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
         """Measurements in the order of the search."""
-        return tuple(self.asked.values())
+        return tuple(self.measurements.values())
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,15 @@ class ProblemSearch:
     store: Store
     run_id: int
     listener: Listener
-    #: Number of this search among those that run at once; each has a seed of its own.
+    #: Number among the searches that run at once, which have different seeds.
     number: int = 0
 
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]
     ) -> SearchedProblem:
-        """Search one problem, beginning with the winners of the nearest problems searched before.
+        """Search one problem, beginning with the winners of the nearest problems in ``before``.
 
-        If this problem was searched ``before``, its search continues.
+        If ``before`` contains a search of this problem, continue that search.
         """
         bench = self.bench
         begun, begun_s = time.monotonic(), bench.clock_s()
@@ -93,26 +95,26 @@ class ProblemSearch:
         first = self._first(problem, space, earlier, others)
         self.listener(Phase(problem, "inputs"))
         bench.start()
-        if bench.device.is_cuda:  # compilers begin while inputs are made and uploaded
+        if bench.device.is_cuda:  # compilers work while inputs are made and uploaded
             self._suggest(problem, space, budget, first)
         job = bench.job(problem)
         bench.worker.prepare(job)
         spent_s = bench.clock_s() - begun_s
         with self._evaluator(job) as evaluator:
             session = self._session(problem, space, evaluator, _less(budget, spent_s), before)
-            for measurement in session.asked.values():
+            for measurement in session.measurements.values():
                 evaluator.recall(measurement)
-            seed = bench.request.seed + len(session.asked) + _APART * self.number
+            seed = bench.request.seed + len(session.measurements) + _SEED_STEP * self.number
             search(session, self._strategy(budget), seed, first)
         bench.compilers.drop()
         return SearchedProblem(
             problem,
             job,
-            session.asked,
+            session.measurements,
             tuple(session.known()),
             time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
             session.ended_by,
-            frozenset(session.asked).union(session.awaited.values()),
+            frozenset(session.measurements).union(session.awaited.values()),
             {**(earlier.twins if earlier else {}), **evaluator.twins},
             earlier.searches + 1 if earlier else 1,
             session.outlook,
@@ -135,7 +137,7 @@ class ProblemSearch:
     def _suggest(
         self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
     ) -> None:
-        """Give compilers the first configurations, and a small space whole."""
+        """Give the first configurations to compilers; of a small space, all configurations."""
         bench = self.bench
         numbers = [number_in(space, configuration) for configuration in first]
         numbers += range(len(space)) if self._is_whole(space, budget) else ()
@@ -181,11 +183,11 @@ class ProblemSearch:
             objective=bench.request.objective,
             problem_features=features,
             related=[
-                RelatedProblem(place, found.asked)
+                RelatedProblem(place, found.measurements)
                 for place, found in zip(theirs, others, strict=True)
             ],
             compiled=frozenset[int]().union(*(found.compiled for found in before)),
-            asked=dict(earlier.asked) if earlier else {},
+            measurements=dict(earlier.measurements) if earlier else {},
         )
 
     def _known(self, problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
@@ -201,8 +203,8 @@ class ProblemSearch:
         ]
 
     def _is_whole(self, space: Space, budget: Budget) -> bool:
-        """Return whether a GPU measures the whole of a space that is small enough to be compiled at once."""
-        if isinstance(self.bench.request.goal, VerifyOne) or len(space) > 2 * LEAST_RESULTS:
+        """Return whether a GPU measures the whole space, and compilers can begin with all of it."""
+        if isinstance(self.bench.request.goal, VerifyOne) or len(space) > 2 * MIN_RESULTS:
             return False
         return is_measured_whole(len(space), budget.evaluations, compiles_meanwhile=True)
 
@@ -212,7 +214,7 @@ class ProblemSearch:
             return in_given_order([])
         others = len(request.others)
         at_once = PER_DEVICE * (1 + others) if others else 1
-        # Where evaluations are counted the next proposal waits for the last result. A CPU cannot compile
+        # Under a budget of evaluations the next proposal waits for the last result. A CPU cannot compile
         # and measure at once.
         is_time_scarce = budget.evaluations is None and self.bench.device.is_cuda
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
@@ -228,16 +230,16 @@ def _earlier_and_others(
 
 
 def _less(budget: Budget, spent_s: float) -> Budget:
-    """Return what is left of a budget: at least a second."""
+    """Return the rest of a budget, at least 1 s."""
     seconds = None if budget.seconds is None else max(1.0, budget.seconds - spent_s)
     return Budget(seconds, budget.evaluations)
 
 
 def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configuration]:
-    """Return the configuration that lookup answers for a problem, in a list; empty without a record."""
+    """Return a list with the configuration that lookup answers for a problem; empty without a record."""
     try:
         found = lookup(kernel.name, device=device, project=kernel.project, **problem)
-    except UsageError:  # no record, or one of a kernel with other fields
+    except UsageError:  # no record, or a record of a kernel with other fields
         return []
     return [] if found.quality == DEFAULT else [Configuration(found)]
 
@@ -245,7 +247,7 @@ def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configura
 def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
     """Return coordinates of problems; see `RelatedProblem.features`.
 
-    Coordinates that are equal for all problems are left out: they would only cost time.
+    Coordinates that are equal for all problems are left out, which saves time.
     """
     columns = list[Sequence[float]]()
     for name, own in problems[0].items():
@@ -262,7 +264,7 @@ def coordinates(problems: Sequence[Problem]) -> list[tuple[float, ...]]:
 
 
 def winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:
-    """Return the winners of the `_NEAR_PROBLEMS` nearest problems, without repeats."""
+    """Return the winners of the `_NEAR_PROBLEMS` nearest problems, each once."""
     nearest = sorted(before, key=lambda other: _apart(problem, other.problem))[:_NEAR_PROBLEMS]
     best = [row for other in nearest for row in verdict.candidates(other.choice, 1)]
     return list(dict.fromkeys(row.configuration for row in best))

@@ -1,7 +1,7 @@
-"""Verifies finalists at sizes near a tuned one, since `lookup` answers with them there too.
+"""Verifies finalists at sizes near the tuned one, since `lookup` answers with them at such sizes.
 
-The sizes are derived from the problem. A finalist that is wrong at one is disqualified, and the message
-proposes a condition for `requires`, which alone decides the sizes that a configuration takes.
+The sizes are derived from the tuned problem. A finalist that is wrong at a size is disqualified. The
+message proposes a condition for `requires`, the hook that decides which sizes a configuration takes.
 """
 
 from __future__ import annotations
@@ -30,49 +30,52 @@ from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.values import Problem, size_of
 
-#: Maximum number of sizes of a problem, including the large one; and the number that is verified without a
-#: time limit, so that a busy machine skips none of them.
-MOST_SIZES, _ALWAYS = 10, 4
-#: Time for the sizes: this share of the problem's search, at least these seconds.
-_SHARE, _LEAST_S = 0.15, 3.0
-#: Share of that time for the large size; and the maximum time for its data: the memory of a reference may
-#: grow with its time.
-_LARGE_SHARE, _LARGE_S = 0.5, 5.0
+#: Maximum number of sizes for a problem, including the large one.
+MAX_SIZES = 10
+#: Number of sizes that are verified without a time limit, so that a busy machine skips none of them.
+_ALWAYS = 4
+#: Time for the sizes, as a share of the time of the problem's search.
+_SHARE = 0.15
+#: Minimum time in seconds for the sizes.
+_MIN_S = 3.0
+#: Share of that time for the large size.
+_LARGE_SHARE = 0.5
+#: Maximum time in seconds for the data of the large size, since a slow reference may need much memory.
+_LARGE_S = 5.0
 #: Maximum share of the device's memory for the arrays of the large size.
 _MEMORY_SHARE = 0.125
-#: A field that never reaches this is a mode or a small count, not a size.
-_LEAST_SIZE = 8
-#: Elements of the sizes where one field is large and all others are 1.
-_LONGEST = 1 << 20
-#: At a size with a field at least twice as large, only errors above this multiple of the bound count: longer
-#: sums round more.
-_GROSS = 100.0
-#: Number of launches when a configuration is verified.
+#: Minimum of the largest value of a size; a field with smaller values is a mode or a count.
+_MIN_SIZE = 8
+#: Maximum number of elements of a size with one large field, whose other fields are 1.
+_MAX_ELEMENTS = 1 << 20
+#: At sizes with longer sums, which round more, only errors above this multiple of the bound count.
+_GROSS_ERROR = 100.0
+#: Number of launches in the verification of a configuration.
 _LAUNCHES = 4
 
 
 def size_fields(kernel: Kernel, problem: Problem) -> list[str]:
-    """Return the fields that are sizes: integers that are not compiled in, and not always small."""
+    """Return the fields that are sizes: integers that are neither compile-time constants nor always small."""
     known = (problem, *kernel.all_problems())
     return [
         name
         for name in kernel.fields
         if isinstance(problem[name], int)
         and name not in kernel.static
-        and max(other[name] for other in known) >= _LEAST_SIZE
+        and max(other[name] for other in known) >= _MIN_SIZE
     ]
 
 
-def sizes_beside(
+def sizes_near(
     problem: Problem,
     fields: Sequence[str],
     units: Iterable[int],
     is_allowed: Callable[[Problem], bool] = lambda size: True,
 ) -> list[Problem]:
-    """Return sizes where a kernel that is correct on a problem may be wrong, the most telling first.
+    """Return sizes at which a kernel that is correct on a problem may be wrong, the likeliest first.
 
-    ``units`` are numbers that blocks and tiles may be multiples of. A size that ``is_allowed`` forbids
-    is moved on by 1, 3, 7, 15 … up to the largest unit.
+    ``units`` are possible divisors of blocks and tiles. A size that ``is_allowed`` refuses moves by
+    1, 3, 7, 15 … up to the largest unit.
     """
     if not fields:
         return []
@@ -88,7 +91,7 @@ def sizes_beside(
                 return
 
     largest = sorted(fields, key=lambda name: -problem[name])[:3]
-    longest = min(size_of(problem), _LONGEST)
+    longest = min(size_of(problem), _MAX_ELEMENTS)
 
     def alone(name: str) -> Callable[[str], int]:
         return lambda other: longest if other == name else 1
@@ -114,14 +117,14 @@ def sizes_beside(
 def compact(
     problem: Problem, fields: Sequence[str], units: Iterable[int], count: int = 4
 ) -> Problem:
-    """Return a small problem of a few of the largest units, with the same remainders."""
+    """Return a small problem: up to ``count`` of the largest units per field, with the same remainders."""
     unit = {name: _unit(problem[name], units) for name in fields}
     most = {name: count * unit[name] + problem[name] % unit[name] for name in fields}
     return problem.replace(**{name: min(problem[name], most[name]) for name in fields})
 
 
 def _unit(value: int, units: Iterable[int]) -> int:
-    """Return the largest unit that fits a value twice."""
+    """Return the largest unit that is at most half of a value; 1 if there is none."""
     return max((unit for unit in units if 2 * unit <= value), default=1)
 
 
@@ -136,7 +139,7 @@ def _prime_below(number: int) -> int:
 def proposed(
     right: Sequence[Problem], wrong: Sequence[Problem], fields: Sequence[str], units: Iterable[int]
 ) -> str:
-    """Return a condition, as for `requires`, that all correct sizes meet and no wrong one."""
+    """Return a condition for `requires` that all correct sizes meet and no wrong size meets."""
     rules: dict[str, Json] = {}
     for name in fields:
         values = [size[name] for size in right]
@@ -148,7 +151,7 @@ def proposed(
     while left:
         met = {text: [p for p in left if value_of(form, p)] for text, form in rules.items()}
         best = min(met, key=lambda text: len(met[text]))
-        if len(met[best]) == len(left):  # only equality distinguishes them
+        if len(met[best]) == len(left):  # only equality separates correct and wrong sizes
             chosen = [f"p.{name} == {right[0][name]}" for name in fields]
             break
         chosen.append(best)
@@ -158,44 +161,49 @@ def proposed(
 
 @dataclass
 class OtherSizes:
-    """The sizes near one tuned problem: their data, and the finalists that were wrong there."""
+    """The sizes near one tuned problem, with their data and the faults found at them."""
 
     bench: Bench
     #: The job of the tuned problem.
     job: Job
-    #: Sizes at which finalists were verified before, the tuned one last.
+    #: Sizes at which the finalists are verified already, the tuned one last.
     known: Sequence[Problem]
     #: Function that verifies a finalist on a job.
     check: Callable[[Contender, Job], Measurement]
-    #: Time of the problem's search.
+    #: Time in seconds of the problem's search.
     search_s: float
     #: Kernels for which the run has warned of refused sizes.
     warned: set[str]
     _until_s: float = 0.0
-    #: The size that others are derived from, and the maximum time of its data.
+    #: The size from which the others are derived.
     _base: Problem = field(default_factory=Problem)
+    #: Maximum time in seconds for making its data.
     _data_s: float = math.inf
     _fields: list[str] = field(default_factory=list)
     _units: set[int] = field(default_factory=set)
-    #: Sizes without data, and jobs of sizes with data.
+    #: Sizes whose data are not made yet.
     _planned: list[Problem] = field(default_factory=list)
+    #: Jobs of sizes whose data are made.
     _made: dict[Problem, Job] = field(default_factory=dict)
+    #: Number of wrong finalists at each size.
     _faults: Counter[Problem] = field(default_factory=Counter)
+    #: Job of the large size.
     _large: Job | None = None
 
     def verified(self, finalists: Sequence[Contender]) -> tuple[list[Contender], list[Measurement]]:
-        """Return finalists that are correct at all sizes tried, and rows of the others.
+        """Return finalists that are correct at all sizes, and rows of the other finalists.
 
-        While there is time, a wrong finalist is tried at the other sizes too, for a better proposal.
+        While there is time, a wrong finalist is also tried at the other sizes, to propose a better
+        condition.
         """
         places = range(len(finalists))
-        right = [[p for p in self.known[::-1] if self._takes(each, p)] for each in finalists]
+        right = [[p for p in self.known[::-1] if self._takes(f, p)] for f in finalists]
         wrong: list[list[Problem]] = [[] for _ in finalists]
         rows: dict[int, Measurement] = {}
         for job in self._jobs(finalists):
             for place in places:
                 if place in rows and rows[place].status is not Status.WRONG_RESULT:
-                    continue  # a crash costs a process
+                    continue  # another crash would cost another process
                 if self._left_s < 0 and place in rows:
                     continue
                 found = self._outcome(finalists[place], job)
@@ -209,8 +217,8 @@ class OtherSizes:
         for place, row in rows.items():
             rule = proposed(right[place], wrong[place], self._fields, self._units)
             message = (
-                f"{row.message} (right at {len(right[place])} sizes, wrong at {len(wrong[place])}); if it "
-                f"is not made for such sizes, @{name}.requires says so, for example: return {rule}"
+                f"{row.message} (correct at {len(right[place])} sizes, wrong at {len(wrong[place])}); "
+                f"exclude sizes that it does not support by @{name}.requires, for example: return {rule}"
             )
             rows[place] = replace(row, message=message)
         return [finalists[place] for place in places if place not in rows], list(rows.values())
@@ -218,7 +226,7 @@ class OtherSizes:
     # ------------------------------------------------------------------ one size
 
     def _outcome(self, finalist: Contender, job: Job) -> Measurement | None:
-        """Verify a finalist at a size; None if the result says nothing about correctness."""
+        """Verify a finalist at a size; return None if the result does not decide correctness."""
         if not self._takes(finalist, job.problem):
             return None
         try:
@@ -231,92 +239,94 @@ class OtherSizes:
         except FleetError:
             raise
         except (AutotuneError, MemoryError) as error:
-            self._tell(job.problem, error)
+            self._warn(job.problem, error)
             return None
-        telling = {Status.OK, Status.WRONG_RESULT, Status.CRASHED}
+        decisive = {Status.OK, Status.WRONG_RESULT, Status.CRASHED}
         if job is self._large or self._is_longer(job.problem):
-            return found if found.status in telling and not _may_be_rounding(found, job) else None
-        return found if found.status in telling | {Status.TIMED_OUT} else None
+            return found if found.status in decisive and not _may_be_rounding(found, job) else None
+        return found if found.status in decisive | {Status.TIMED_OUT} else None
 
     def _is_longer(self, size: Problem) -> bool:
-        """Return whether sums along a field may be longer than those of the problem."""
+        """Return whether sums along a field may be longer than in the tuned problem."""
         return any(size[name] >= 2 * self.job.problem[name] > 2 for name in self._fields)
 
     def _takes(self, finalist: Contender, size: Problem) -> bool:
         try:
             return self.bench.kernel.allows(finalist.configuration, size)
         except SpecError as error:
-            self._tell(size, error)
+            self._warn(size, error)
             return False
 
-    def _tell(self, size: Problem, error: BaseException) -> None:
+    def _warn(self, size: Problem, error: BaseException) -> None:
         """Warn once of sizes that the kernel's functions or the device refuse."""
         name = self.bench.kernel.name
         if name not in self.warned:
             warnings.warn(
-                f"{name}: not verified at {size}, nor at other sizes that its functions or the device "
-                f"refuse ({error}); lookup answers them, unless @{name}.requires forbids them",
+                f"{name}: not verified at {size} and other sizes that its functions or the device refuse "
+                f"({error}); to keep lookup from answering at such sizes, exclude them by @{name}.requires",
                 stacklevel=2,
             )
         self.warned.add(name)
 
-    # ------------------------------------------------------------------ which sizes
+    # ------------------------------------------------------------------ choice of sizes
 
     def _jobs(self, finalists: Sequence[Contender]) -> Iterator[Job]:
-        """Yield jobs of sizes: first sizes that found faults, then others while there is time for their data."""
+        """Yield jobs: first of sizes with known faults, then of others while there is time for their data."""
         for size, _ in self._faults.most_common():
             yield self._made[size]
         if is_first := not self._until_s:
             self._until_s = time.monotonic() + self._limit_s
             self._plan(finalists)
-            with suppress(SpecError, MemoryError):  # reported below
+            with suppress(SpecError, MemoryError):  # the loop below reports the error
                 self.bench.make_data(dict.fromkeys(self._planned[:_ALWAYS], (EXACT, RANDOM)))
         while self._planned and (
             len(self._made) < _ALWAYS or self._left_s > _LARGE_SHARE * self._limit_s
         ):
             size = self._planned.pop(0)
             try:
-                # Random data say little about the errors of a long sum.
+                # With random data, long sums have rounding errors that hide faults.
                 names = (EXACT,) if self._is_longer(size) else (EXACT, RANDOM)
                 job, data_s = self._job(size, names)
             except (SpecError, MemoryError) as error:
-                self._tell(size, error)
+                self._warn(size, error)
                 continue
             if 2 * size_of(size) > size_of(self._base):
                 self._data_s = min(self._data_s, data_s)
-            if is_telling(job):
+            if can_show_faults(job):
                 yield self._add(job)
         if is_first and self._fields and (large := self._grown(finalists)):
             self._large = large
             yield self._add(large)
 
     def _plan(self, finalists: Sequence[Contender]) -> None:
-        """Choose the sizes: near the tuned one, or near a smaller one if its data or launches take long."""
+        """Choose sizes near the tuned one, or near a smaller one if data or launches would take too long."""
         kernel, problem = self.bench.kernel, self.job.problem
         if kernel.layout_of(problem):  # the layout depends on the sizes
             return
         self._base, self._fields = problem, size_fields(kernel, problem)
-        for each in finalists if self._fields else ():
-            main = launch_sequence(kernel, each.configuration, problem, self.job.device).main
-            numbers = {value for value in each.configuration.values() if type(value) is int}
+        for finalist in finalists if self._fields else ():
+            configuration = finalist.configuration
+            main = launch_sequence(kernel, configuration, problem, self.job.device).main
+            numbers = {value for value in configuration.values() if type(value) is int}
             numbers |= {-(-problem[name] // math.prod(main.grid)) for name in self._fields}
             self._units |= {unit for unit in (*numbers, math.prod(main.block)) if unit > 1}
         self._data_s = sum(dataset.seconds for dataset in self.job.datasets) or math.inf
         cost_s = self._data_s + self._launches_s(finalists, problem)
-        most_s = (1 - _LARGE_SHARE) * self._limit_s / (MOST_SIZES - 1)
-        for count in (4, 2):  # 3 units, less one, are among the sizes of either
+        most_s = (1 - _LARGE_SHARE) * self._limit_s / (MAX_SIZES - 1)
+        for count in (4, 2):  # with both counts, 3 units minus 1 is one of the sizes
             if cost_s * size_of(self._base) / size_of(problem) > most_s:
                 self._base = compact(problem, self._fields, self._units, count)
         is_allowed = partial(self._is_for, finalists)
-        sizes = sizes_beside(self._base, self._fields, self._units, is_allowed)
+        sizes = sizes_near(self._base, self._fields, self._units, is_allowed)
         unknown = [size for size in sizes if size not in self.known]
-        self._planned = unknown[: MOST_SIZES - 1]
+        self._planned = unknown[: MAX_SIZES - 1]
 
     def _grown(self, finalists: Sequence[Contender]) -> Job | None:
-        """Return the job of the largest size for which there is time and memory, with random data alone.
+        """Return the job of the largest size that fits the time and the memory, with random data only.
 
-        All fields are doubled while the cost stays below the limits. The cost is assumed to grow twice as
-        much as the fields, or as it did between the last two sizes, at most with the third power.
+        All fields are doubled while the predicted cost is below the limits. The predicted growth is twice
+        that of the number of elements, or that between the last two sizes, up to the third power of a
+        field.
         """
         limit_s, tasks = _LARGE_SHARE * self._limit_s, 1 + len(finalists)
         most_bytes = _MEMORY_SHARE * self.job.device.memory_bytes
@@ -341,7 +351,7 @@ class OtherSizes:
         return job if job and size_of(job.problem) > size_of(self.job.problem) else None
 
     def _job(self, size: Problem, names: Sequence[str] = (EXACT, RANDOM)) -> tuple[Job, float]:
-        """Return the job of a size, and the time that its data took."""
+        """Return the job of a size, and the time in seconds for making its data."""
         begun_s = time.monotonic()
         job = self.bench.job(size, names=names)
         made_s = sum(dataset.seconds for dataset in job.datasets)
@@ -355,26 +365,27 @@ class OtherSizes:
         return any(self._takes(finalist, size) for finalist in finalists)
 
     def _launches_s(self, finalists: Sequence[Contender], size: Problem) -> float:
-        """Return the time of verifying finalists at a size, if it is proportional to the size."""
-        times_ms = [(each.row and each.row.median_ms) or 0.0 for each in finalists]
+        """Return the predicted time in seconds of the finalists' launches, proportional to the size."""
+        times_ms = [(f.row and f.row.median_ms) or 0.0 for f in finalists]
         growth = size_of(size) / size_of(self.job.problem)
         return _LAUNCHES * sum(times_ms) / 1e3 * growth
 
     @property
     def _limit_s(self) -> float:
-        return max(_LEAST_S, _SHARE * self.search_s)
+        return max(_MIN_S, _SHARE * self.search_s)
 
     @property
     def _left_s(self) -> float:
         return self._until_s - time.monotonic()
 
 
-def is_telling(job: Job) -> bool:
-    """Return whether a size can show faults: an output is expected to hold more than zeros.
+def can_show_faults(job: Job) -> bool:
+    """Return whether expected outputs at a size can show faults: not all zero, and no overflow.
 
-    A variance of one number is 0, and a half cannot hold the sum of a million.
+    For example, the variance of one number is 0, and a sum of a million exceeds half precision.
     """
-    halves = {each.name for each in job.datasets[0].arguments if each.number == np.float16}
+    arguments = job.datasets[0].arguments
+    halves = {argument.name for argument in arguments if argument.number == np.float16}
     has_values = False
     for dataset in job.datasets:
         for name in dataset.bounds:
@@ -386,9 +397,9 @@ def is_telling(job: Job) -> bool:
 
 
 def _may_be_rounding(found: Measurement, job: Job) -> bool:
-    """Return whether longer sums, or a value near the middle of two integers, explain a wrong result."""
-    rounds = any(each.number.kind == "f" for each in job.datasets[0].arguments)
+    """Return whether rounding explains a wrong result: of longer sums, or to the other of two integers."""
+    rounds = any(argument.number.kind == "f" for argument in job.datasets[0].arguments)
     wrong = [check for check in found.checks if not check.is_correct]
     return bool(wrong) and all(
-        check.max_error <= (_GROSS * check.bound or float(rounds)) for check in wrong
+        check.max_error <= (_GROSS_ERROR * check.bound or float(rounds)) for check in wrong
     )

@@ -1,8 +1,8 @@
-"""Tunes problems on some devices of a run, in this process or in one of its own.
+"""Tunes problems on some devices of a run, in this process or in a separate one.
 
-A search takes several milliseconds of a core for each configuration, as long as the GPU takes. So in
-a run of several problems each device has a process of its own: `TunerProcess`. The run's process
-divides the problems and the time.
+A search needs several milliseconds of a core for each configuration, about as long as the GPU. In a run
+of several problems each device therefore has its own process, `TunerProcess`. The run's process divides
+the problems and the time.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from autotune.search.session import Budget, Event, Listener, Measured
 from autotune.store import Store
 from autotune.values import Problem
 
-#: Time limit of a tuner's task: the tasks inside it have limits of their own.
+#: Time limit in seconds of a tuner's task. It is long because the tasks inside have their own limits.
 _SILENCE_S = 10 * 86_400.0
-#: Time for which events of measurements are collected before they are sent.
+#: Time in seconds during which events of measurements are collected before they are sent.
 _GATHER_S = 0.05
 
-#: The race of a problem, None if no configuration is correct; and the failures of the finals.
+#: The race of a problem (None if no configuration is correct), and the failures of the finals.
 Outcome: TypeAlias = "tuple[Race | None, tuple[Measurement, ...]]"
 
 
 class ProblemTuner:
-    """The tuner that works in this process; ``number`` is its number in the run."""
+    """A tuner in this process; ``number`` is its number in the run."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ProblemTuner:
     def hold_finals(
         self, found: SearchedProblem, seconds: float, following: SearchedProblem | None
     ) -> Outcome:
-        """Hold the finals of a problem; compilers begin with those of the following one."""
+        """Hold the finals of a problem; compilers begin with the finals of the following problem."""
         return self._finals.hold(
             found.job_on(self.device),
             self._entrants(found),
@@ -80,7 +80,7 @@ class ProblemTuner:
         )
 
     def clock_s(self) -> float:
-        """Return the time that budgets count; see `Bench.clock_s`."""
+        """Return the time in seconds that counts for budgets; see `Bench.clock_s`."""
         return self.bench.clock_s()
 
     def _expect(self, following: SearchedProblem | None) -> None:
@@ -88,7 +88,7 @@ class ProblemTuner:
             self._finals.expect(following.problem, self._entrants(following))
 
     def _entrants(self, found: SearchedProblem) -> list[Measurement]:
-        """Return the entrants of the finals: the best of each device, since times of two do not compare."""
+        """Return the best of each device for the finals: times of two devices do not compare."""
         by_device = defaultdict[str, list[Measurement]](list)
         for row in found.choice:
             if row.device_uuid:
@@ -107,7 +107,7 @@ class ProblemTuner:
 
 @dataclass(frozen=True)
 class TunerPlan:
-    """The description from which another process makes its tuner."""
+    """The plan from which another process makes its tuner."""
 
     origin: Origin
     fingerprint: str
@@ -126,9 +126,9 @@ class TunerPlan:
     def of(
         cls, bench: Bench, request: Request, store: Store, run_id: int, sanitizer: str, number: int
     ) -> TunerPlan:
-        """Return the plan for a request that has some of the devices of a bench."""
+        """Return the plan for a request with some of the devices of a bench."""
         fingerprint = own_fingerprint(bench.kernel)
-        peers = tuple(each for each in bench.request.devices if each not in request.devices)
+        peers = tuple(d for d in bench.request.devices if d not in request.devices)
         url = store.address.url.render_as_string(hide_password=False)
         return cls(
             bench.site.origin_of(bench.kernel, fingerprint),
@@ -144,13 +144,13 @@ class TunerPlan:
 
 
 class TunerProcess:
-    """A `ProblemTuner` in a process of its own, with the same methods."""
+    """A `ProblemTuner` in a separate process, with the same methods."""
 
     def __init__(self, plan: TunerPlan, listener: Callable[[Event], object]) -> None:
         self.device: Device = plan.request["device"]
         self._plan, self._listener = plan, listener
         self._actor = ChildActor(prepare=open_tuner)
-        #: Searches that the process knows: its own, and those that it was sent.
+        #: Searches that the process knows: its own, and searches that it received.
         self._known: dict[Problem, SearchedProblem] = {}
         self._off_budget_s = 0.0
         self._actor.start()
@@ -179,12 +179,12 @@ class TunerProcess:
         self._actor.close()
 
     def _ask(self, task: Any, needed: Sequence[SearchedProblem], *args: Any) -> Any:
-        news = [each for each in needed if self._known.get(each.problem) is not each]
-        self._known.update({each.problem: each for each in news})
+        news = [found for found in needed if self._known.get(found.problem) is not found]
+        self._known.update({found.problem: found for found in news})
         answer, self._off_budget_s, used = self._actor.ask(
             task, news, *args, job=self._plan, timeout_s=_SILENCE_S, heard=self._hear
         )
-        for folder in used:  # released with the run's own: the process is killed at its end
+        for folder in used:  # this process releases them, since the tuner's process is killed
             cache.use(folder)
         return answer
 
@@ -214,7 +214,7 @@ def open_tuner(plan: TunerPlan) -> None:
     bench = Bench(Request.with_kernel(kernel, plan.request), plan.site)
     if bench.source != plan.source:
         raise AutotuneError(
-            f"{kernel.name}: a source was changed while it was in use; measurements are kept: run the "
+            f"{kernel.name}: a source changed while it was in use; measurements are kept: run the "
             "command again"
         )
     bench.start()
@@ -225,7 +225,7 @@ def open_tuner(plan: TunerPlan) -> None:
 
 
 class _Teller:
-    """A listener that sends events to the run's process, those of measurements together."""
+    """A listener that sends events to the run's process; it collects events of measurements."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []

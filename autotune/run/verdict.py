@@ -1,7 +1,7 @@
 """Chooses the winner of a race: ranking, ties, ratios with their intervals, noise.
 
-Pure functions of samples; no files and no devices. The k-th samples of all contenders of a race are
-of one round, so they saw the same clocks and temperature: contenders are compared round by round.
+All functions are pure functions of samples. The k-th samples of all contenders come from one round of
+the race, with the same clocks and temperature. Contenders are therefore compared round by round.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from autotune.measure.timing import median_interval
 from autotune.tuned.record import ContenderResult, EnergyResult, Estimate, RaceResult
 from autotune.values import Configuration
 
-#: Resamples of a bootstrap interval; more would change the third digit.
+#: Number of resamples of a bootstrap interval; more would change the third digit only.
 _RESAMPLES = 2000
 #: Maximum number of configurations that are measured on every problem.
 PORTFOLIO_SIZE = 48
 #: Minimum number of deterministic finalists, if the search found them.
-_LEAST_DETERMINISTIC = 2
-#: A contender is tied with the best unless its ratio to the best is surely above 1 plus this share.
+_MIN_DETERMINISTIC = 2
+#: A contender is slower than the best if its ratio to the best is surely above 1 plus this share; else tied.
 _TIE_TOLERANCE = 0.002
-#: Maximum probability, per race, that a contender as fast as the best is called slower.
+#: Maximum probability, per race, that a contender as fast as the best counts as slower.
 _FALSE_DIFFERENCE = 0.05
 #: Maximum excess of the median cost, as a share of the best's, of a tied winner with fewer registers.
 _WINNER_TOLERANCE = 0.003
 #: A time, a ratio or a choice that may be wrong by a larger share is noisy.
 _NOISY = 0.05
-#: Rounds below which no two samples enclose the median with 95 %; see `median_interval`.
-_LEAST_ROUNDS = 6
-#: How a person gets a result with less noise.
+#: Minimum number of rounds for a 95 % interval of the median; see `median_interval`.
+_MIN_ROUNDS = 6
+#: The user's ways to a result with less noise.
 LESS_NOISE = (
-    "run again with --fresh while nothing else uses the device, with more time (--effort full, "
-    "--budget), or with its clocks locked, which an administrator can do"
+    "run again with --fresh while no other program uses the device, with more time (--effort full, "
+    "--budget), or with locked clocks (an administrator can lock them)"
 )
 
 
@@ -53,15 +53,15 @@ def candidates(
     count: int,
     is_deterministic: Callable[[Configuration], bool] = lambda _: False,
 ) -> list[Measurement]:
-    """Return the best measurements by cost, at most ``count``: they enter the finals.
+    """Return the best measurements by cost, at most ``count``, which enter the finals.
 
-    Those that were stopped early fill the places that are left: what stopped them may have been the
-    clock of that moment. The last places are of deterministic configurations, where fewer than
-    `_LEAST_DETERMINISTIC` of them are among the best.
+    Measurements that were stopped early fill free places, since a change of clock may have stopped them.
+    If fewer than `_MIN_DETERMINISTIC` of the best are deterministic, other deterministic configurations
+    take the last places.
     """
     timed = [row for row in measured if row.samples_ms and row.cost is not None]
     ranked = sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))
-    least = max(0, min(_LEAST_DETERMINISTIC, count - 1))
+    least = max(0, min(_MIN_DETERMINISTIC, count - 1))
     deterministic = (i for i, row in enumerate(ranked) if is_deterministic(row.configuration))
     kept = set(islice(deterministic, least))
     others = (i for i in range(len(ranked)) if i not in kept)
@@ -73,8 +73,8 @@ def portfolio_entrants(
 ) -> list[Configuration]:
     """Return the configurations to measure on every problem, the most important first.
 
-    They are the default and, of each race, the tied, the three best and the best deterministic one;
-    at most `PORTFOLIO_SIZE`. Races take turns.
+    These are the default and, from each race, the tied configurations, the three best and the best
+    deterministic one. Races take turns, up to `PORTFOLIO_SIZE` configurations.
     """
     chosen: dict[Configuration, None] = {default: None}
     ranks = [
@@ -100,16 +100,16 @@ def judge(
     objective: Objective = TIME,
     seed: int = 0,
 ) -> RaceResult | None:
-    """Choose the winner of a race, and compare all contenders with it; None if none was timed.
+    """Choose the winner of a race and compare all contenders with it; return None if none was timed.
 
     1. Rank configurations by their median cost.
-    2. Where the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
-       only deterministic ones can win.
-    3. Of these, all that are not surely `_TIE_TOLERANCE` costlier than the best are tied with it.
-    4. Of the tied within 0.3 % of the best the winner is the one with fewest registers, which leave
-       most room for other kernels, then the one with the smallest median.
+    2. If the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
+       only deterministic configurations can win.
+    3. Of these, the configurations that are not surely `_TIE_TOLERANCE` costlier than the best are tied.
+    4. Among tied configurations within 0.3 % of the best, the one with the fewest registers wins, since it
+       leaves most room for other kernels; then the one with the smallest median.
 
-    ``seed`` is of the intervals of ratios.
+    ``seed`` is the seed of the ratios' intervals.
     """
     costs = [
         _costs(contender, samples, objective)
@@ -166,8 +166,8 @@ def judge(
 def is_slower(costs: Sequence[float], best: Sequence[float], contenders: int) -> bool:
     """Return whether a contender is surely slower than the best of ``contenders``.
 
-    By the exact interval of the median ratio (a sign test). The best is known only after the race, so
-    any pair may be the one compared: the error is divided by the number of pairs (Bonferroni).
+    The test uses the exact interval of the median ratio (a sign test). The best is known only after the
+    race, so any pair could be compared: the error is divided by the number of pairs (Bonferroni).
     """
     pairs = contenders * (contenders - 1) / 2
     ratios = _by_round(costs, best)
@@ -176,10 +176,10 @@ def is_slower(costs: Sequence[float], best: Sequence[float], contenders: int) ->
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Estimate:
-    """Return the median ratio of the samples of a round, with its 95 % bootstrap interval.
+    """Return the median over rounds of the ratio of two contenders' samples, with its 95 % interval.
 
-    Percentile bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, §13.3) over rounds.
-    A change of clock moves both samples of a round alike, so it leaves their ratio.
+    The interval is a percentile bootstrap over rounds (Efron & Tibshirani, An Introduction to the
+    Bootstrap, §13.3). A change of clock affects both samples of a round and cancels in their ratio.
     """
     if numerator is denominator:
         return Estimate(1.0, 1.0, 1.0)
@@ -192,7 +192,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
 def _costs(
     contender: Contender, samples: ContenderSamples, objective: Objective
 ) -> Sequence[float]:
-    """Return the cost of every round by the objective; the times if a configuration has no energy."""
+    """Return the cost of every round by the objective, or the times if the energy is missing."""
     if not samples.times_ms:
         return ()
     costs = objective.costs(samples.times_ms, samples.energy)
@@ -200,7 +200,7 @@ def _costs(
 
 
 def _eligible(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]]) -> Sequence[int]:
-    """Return the deterministic contenders if the best of them is at most `DETERMINISM` slower, else all."""
+    """Return the deterministic contenders if their best is at most `DETERMINISM` slower; else all."""
     deterministic = [place for place in ranked if race.contenders[place].deterministic]
     if not deterministic:
         return ranked
@@ -209,7 +209,7 @@ def _eligible(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]
 
 
 def _is_close(costs: Sequence[float], best: Sequence[float]) -> bool:
-    """Return whether a tied contender may win in place of the best; noise ties much slower ones too."""
+    """Return whether a tied contender may win; with noise, much slower ones are tied as well."""
     return bool(np.median(_by_round(costs, best)) <= 1 + _WINNER_TOLERANCE)
 
 
@@ -267,14 +267,14 @@ def _energy(windows: Sequence[Energy]) -> EnergyResult | None:
 
 
 def _noise(race: Race, result: RaceResult, cost: Estimate | None) -> Iterator[str]:
-    """Yield why the time or the choice may be wrong; `LESS_NOISE` has the remedy."""
+    """Yield reasons why the time or the choice may be wrong; `LESS_NOISE` has the remedy."""
     if race.clocks.is_throttled:
         why = ", ".join(race.clocks.throttle_reasons)
         yield f"the device was throttled during the finals ({why})"
-    if result.rounds < _LEAST_ROUNDS:
-        yield f"the finals had time for {result.rounds} rounds only"
+    if result.rounds < _MIN_ROUNDS:
+        yield f"the finals had time for only {result.rounds} rounds"
     known: dict[str, Estimate | None] = {"its time": result.winner.time_ms}
-    known["what is tuned for"] = cost
+    known["the objective"] = cost
     known[f"the ratio to {result.vendor_name}"] = result.speedup
     for name, number in known.items():
         if number is None:
@@ -283,7 +283,7 @@ def _noise(race: Race, result: RaceResult, cost: Estimate | None) -> Iterator[st
         width = max(high / number.value, number.value / low) - 1
         if width > _NOISY:
             share = f"{width:.0%}" if width < 1 else f"a factor of {1 + width:.1f}"
-            yield f"{name} is known to within {share} only"
+            yield f"{name} is known only to within {share}"
     rivals = [rival.ratio for rival in result.runners_up if rival.tied and rival.ratio]
     lead = 1 - min((rival.interval[0] for rival in rivals), default=1.0)
     if lead > _NOISY:

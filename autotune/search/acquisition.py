@@ -1,4 +1,4 @@
-"""Expected improvement of candidates by one fit of the model, and the values that the model is conditioned on."""
+"""Expected improvement of candidates under one fit of the model, and the values given to the model."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from scipy.special import ndtr
 
 from autotune.search.surrogate import Encoding, Features, Numbers, Points, Posterior, Vector
 
-#: Times above this quantile count as it, so that bad regions do not bend the model. A time less than
-#: `LEAST` (of a logarithm) above the best always counts as itself.
-QUANTILE, LEAST = 0.5, 0.2
-#: The model is fitted again after this many new results, and after this part of all.
-REFIT_LEAST, REFIT_EVERY = 4, 8
+#: Quantile at which times are cut off, so that slow regions do not bend the model.
+CUT_QUANTILE = 0.5
+#: Minimum distance of the cut-off from the best time, as a natural logarithm.
+MIN_CUT = 0.2
+#: Minimum number of new results before the model is fitted again.
+REFIT_MIN = 4
+#: The model is fitted again after one new result for each of this many results.
+REFIT_EVERY = 8
 #: Density of the normal distribution at 0.
-_NORMAL = 0.39894
-#: A configuration that must be compiled is proposed if it promises this many times the gain of a compiled
-#: one.
-PRICE = 3.0
+_NORMAL_PEAK = 0.39894
+#: An uncompiled configuration is proposed if its expected gain is this many times that of a compiled one.
+COMPILE_PRICE = 3.0
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The result of one configuration, as the model learns it."""
+    """The result of one configuration, in the form that the model learns."""
 
-    #: Logarithm of the time; nan where it failed.
+    #: Natural logarithm of the time in ms; nan if the configuration failed.
     log_ms: float
     #: Whether the time is a lower bound: the measurement was stopped early.
     is_bound: bool = False
-    #: Whether it was measured because it is known to be good on related problems, not proposed here.
+    #: Whether it was measured because it is good on related problems, not proposed by this search.
     is_seed: bool = False
 
     @classmethod
@@ -43,10 +45,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Transfer:
-    """Points of related problems, and logarithms of times over the best of each problem."""
+    """Points of related problems, and their times relative to the best time of each problem."""
 
     points: Points
-    #: nan if the configuration failed.
+    #: Natural logarithms of relative times; nan if the configuration failed.
     log_times: Vector
 
     def __len__(self) -> int:
@@ -57,12 +59,13 @@ class Transfer:
 class Targets:
     """Values that the model is conditioned on: logarithms of times, standardized."""
 
-    #: Mean 0, deviation 1; nan where the result is awaited or only a bound is known.
+    #: Values with mean 0 and deviation 1; nan if the result is awaited or only a bound is known.
     values: Vector
     #: Lower bounds of values that are nan.
     bounds: Vector
-    #: Logarithm that is 0, and that of a unit.
+    #: Logarithm that corresponds to the value 0.
     centre: float
+    #: Difference of logarithms that corresponds to a difference of 1.
     spread: float
 
 
@@ -72,11 +75,11 @@ def targets_of(
     transfer: Transfer,
     expected: Vector | None = None,
 ) -> Targets:
-    """Return the values of related problems' points, then those of own configurations.
+    """Return the values of related problems' points, followed by the values of own configurations.
 
-    Times of related problems are relative to the best there. The corresponding time here is the
-    median of what times here are over what the related problems let expect of them (``expected``),
-    or the best time while nothing is expected.
+    Times of a related problem are relative to its best time. Own times are divided by a reference
+    time. The reference is the median of own times over the relative times that related problems
+    predict (``expected``). Without predictions the reference is the best own time.
     """
     known = [results.get(int(number)) for number in own]
     log_ms = np.array([math.nan if result is None else result.log_ms for result in known])
@@ -94,17 +97,17 @@ def targets_of(
         failed = np.concatenate([np.isnan(transfer.log_times), failed])
         is_seed = np.concatenate([none, is_seed])
     timed = ~np.isnan(log_ms)
-    # Seeds were chosen because they are good: with them all others would be above the quantile.
+    # Seeds are good configurations: if they counted, all others would be above the quantile.
     drawn = timed & ~is_seed
-    typical = np.quantile(log_ms[drawn if drawn.any() else timed], QUANTILE)
-    cut = max(float(typical), float(log_ms[timed].min()) + LEAST)
+    typical = np.quantile(log_ms[drawn if drawn.any() else timed], CUT_QUANTILE)
+    cut = max(float(typical), float(log_ms[timed].min()) + MIN_CUT)
     values = np.minimum(log_ms, cut)
     values[failed] = cut
     is_known = ~np.isnan(values)
     centre, spread = float(values[is_known].mean()), float(values[is_known].std()) + 1e-9
     values = (values - centre) / spread
     bounds = np.full(len(values), -np.inf)
-    # A bound at the cut is as good as a value. Bounds below it are values only where nothing else is.
+    # A bound at the cut-off counts as a value. A lower bound does so only if there are no times.
     only_bound = is_bound & (log_ms < cut) & bool((~is_bound & ~np.isnan(log_ms)).any())
     bounds[only_bound] = values[only_bound]
     values[only_bound] = np.nan
@@ -112,7 +115,7 @@ def targets_of(
 
 
 class Fit:
-    """One fit of the model and its candidates, used until enough results are new."""
+    """One fit of the model and its candidates, used until there are enough new results."""
 
     def __init__(
         self,
@@ -124,9 +127,9 @@ class Fit:
         compiled: NDArray[np.bool_],
         results: int,
     ) -> None:
-        # Related problems' results do not change, and make a fit take longer.
-        few = 2 if len(transfer) else 1
-        self._until = results + few * max(REFIT_LEAST, results // REFIT_EVERY)
+        # Results of related problems do not change, and make a fit slower: fit half as often.
+        interval = 2 if len(transfer) else 1
+        self._until = results + interval * max(REFIT_MIN, results // REFIT_EVERY)
         self._transfer = transfer
         self._numbers = [int(number) for number in own]
         self._candidates = candidates
@@ -135,19 +138,20 @@ class Fit:
         self._encoding = encoding
         self._rows = encoding.rows[candidates][:, encoding.varying]
         self._posterior = posterior
-        #: Logarithms expected by the related problems, of the points conditioned on and of candidates.
+        #: Logarithms of relative times that related problems predict for the given points.
         self._expected: list[float] = []
         if len(transfer):
             targets = targets_of(np.zeros(0, np.int64), {}, transfer)
             at_points, at_candidates = posterior.partial_means(targets.values, len(own))
             self._expected = list(at_points * targets.spread + targets.centre)
+            #: The same predictions for the candidates.
             self._expected_of: Features = at_candidates * targets.spread + targets.centre
 
     def is_stale(self, results: int) -> bool:
         return results >= self._until or not self._posterior.has_room or bool(self._taken.all())
 
     def keep_best(self, results: Mapping[int, Observation], count: int) -> None:
-        """Keep ``count`` candidates of most expected improvement, the compiled ones and the best's neighbours."""
+        """Keep compiled candidates, neighbours of the best, and ``count`` with the largest expected improvement."""
         _, own, means = self._predict(results)
         needed = self._compiled | self._neighbours_of_best(own)
         gains = np.where(needed, np.inf, self._gains(own, means))
@@ -161,7 +165,7 @@ class Fit:
         self._posterior.keep(kept)
 
     def condition(self, number: int) -> None:
-        """Take a candidate as awaited; other configurations wait for the next fit."""
+        """Condition the model on a candidate whose result is awaited; ignore other configurations."""
         place = int(np.searchsorted(self._candidates, number))
         if place == len(self._candidates) or self._candidates[place] != number:
             return
@@ -175,9 +179,9 @@ class Fit:
     def choose(
         self, results: Mapping[int, Observation], is_local: bool, compiled: bool | None
     ) -> int:
-        """Return the candidate of most expected improvement for its price.
+        """Return the candidate with the largest expected improvement for its price.
 
-        A local choice is the neighbour of the best with the least expected time, where there is one.
+        A local choice is the neighbour of the best with the least expected time, if there is a neighbour.
         """
         closed = self._taken
         if compiled is not None and not (closed | (self._compiled != compiled)).all():
@@ -188,7 +192,7 @@ class Fit:
             if neighbours.any():
                 return int(self._candidates[np.argmin(np.where(neighbours, means, np.inf))])
         gains = self._gains(own, means)
-        gains[~self._compiled] /= PRICE
+        gains[~self._compiled] /= COMPILE_PRICE
         gains[closed] = -1
         return int(self._candidates[np.argmax(gains)])
 
@@ -215,16 +219,20 @@ class Fit:
         return differs_in_one
 
     def _predict(self, results: Mapping[int, Observation]) -> tuple[Targets, Vector, Features]:
-        """Return the targets, those of own configurations alone, and expected values of candidates."""
+        """Return all targets, the values of own configurations, and expected values of candidates."""
         expected = np.array(self._expected) if len(self._transfer) else None
         targets = targets_of(np.array(self._numbers, np.int64), results, self._transfer, expected)
         means = self._posterior.means(targets.values, targets.bounds)
         return targets, targets.values[len(self._transfer) :], means
 
     def _gains(self, own: Vector, means: Features) -> Features:
-        """Return each candidate's expected improvement over the best here, or over the least expected."""
+        """Return each candidate's expected improvement over the best own value.
+
+        Without own values the comparison is with the smallest expected value.
+        """
         best = means[~self._taken].min() if np.isnan(own).all() else np.nanmin(own)
         deviations = np.sqrt(self._posterior.variances)
         steps = (best - means) / deviations
-        gains: Features = deviations * (steps * ndtr(steps) + np.exp(-steps * steps / 2) * _NORMAL)
+        density = np.exp(-steps * steps / 2) * _NORMAL_PEAK
+        gains: Features = deviations * (steps * ndtr(steps) + density)
         return gains

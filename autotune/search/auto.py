@@ -1,6 +1,6 @@
 """Our own strategies: ``surrogate`` asks the model for each configuration, ``auto`` also ends the search.
 
-SciPy is imported where there is a model.
+SciPy is imported only if a search needs the model.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 
     from autotune.search.proposals import EndRule, Proposer
 
-#: Results of own proposals before the model learns the seeds, on a first problem.
-HELD = 40
-#: The model learns at most this many of the configurations measured before the strategy began.
-KNOWN = 256
-#: Minimum number of space-filling configurations, if they are a third of a counted budget.
-LEAST_START = 2
+#: Number of own results before the model learns the seeds, in a search without related problems.
+HELD_BACK = 40
+#: Maximum number of earlier measurements that the model learns.
+MAX_KNOWN = 256
+#: Minimum number of space-filling configurations under a budget of evaluations.
+MIN_START = 2
 
 
 def auto(space: Space, session: Session, rng: Generator, ahead: int = 1) -> None:
-    """Measure the whole space if it is small or the budget allows, else search until little is left to gain."""
+    """Measure the whole space if the budget allows, else search until little is left to gain."""
     if is_measured_whole(len(space), session.evaluations_left, ahead > 1):
         session.measure(range(len(space)))
         return
     from autotune.search.proposals import EndRule
 
-    # With related problems most results are of configurations compiled for them, which say little new.
+    # With related problems, most results are of configurations compiled for them and add little.
     least = (4 if session.related else 1) * EndRule.least
     surrogate(space, session, rng, ahead, EndRule(least=least))
 
@@ -41,16 +41,16 @@ def auto(space: Space, session: Session, rng: Generator, ahead: int = 1) -> None
 def surrogate(
     space: Space, session: Session, rng: Generator, ahead: int = 1, rule: EndRule | None = None
 ) -> None:
-    """Search by the model until the budget is spent, all is measured or the rule ends the search.
+    """Search by the model until the budget is spent, the space is measured or the rule ends the search.
 
-    ``ahead`` proposals may wait for their result: as many as compilers and devices can take where
-    time is scarce, 1 where evaluations are counted.
+    Up to ``ahead`` proposals wait for their result: 1 under a budget of evaluations, and as many as
+    compilers and devices can take under a budget of time.
     """
     from autotune.search.proposals import START, Proposer
 
     left = session.evaluations_left
-    held = 0 if session.related else HELD if left is None else min(HELD, left // 5)
-    start = START if left is None else min(START, max(LEAST_START, left // 3))
+    held = 0 if session.related else HELD_BACK if left is None else min(HELD_BACK, left // 5)
+    start = START if left is None else min(START, max(MIN_START, left // 3))
     proposer = Proposer(
         space,
         np.random.default_rng(int(rng.integers(2**31))),
@@ -60,7 +60,7 @@ def surrogate(
         session.compiled,
         start,
     )
-    known = session.best(KNOWN)
+    known = session.best(MAX_KNOWN)
     for number, measurement in zip(known, session.measure(known) if known else (), strict=True):
         proposer.learn(number, measurement)
     try:
@@ -76,7 +76,7 @@ def surrogate(
 
 
 def _stream(proposer: Proposer, session: Session, ahead: int, rule: EndRule | None) -> None:
-    """Give compilers new configurations; devices measure compiled ones meanwhile."""
+    """Propose uncompiled configurations; devices measure compiled ones while they wait."""
 
     def at_hand() -> int | None:
         return proposer.ask(compiled=True) if proposer.has_compiled else None

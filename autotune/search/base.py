@@ -1,7 +1,7 @@
 """The contract between a search strategy and its session.
 
-A strategy chooses configurations. The session measures and remembers them, keeps the budget and ends
-the search.
+A strategy chooses configurations. The session measures them, remembers their results, counts the
+budget and ends the search.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Tell: TypeAlias = Callable[[int, Measurement], None]
 AtHand: TypeAlias = Callable[[], "int | None"]
 
 #: Minimum number of results before a rule ends a search.
-LEAST_RESULTS = 32
+MIN_RESULTS = 32
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
 
 def is_measured_whole(count: int, evaluations: int | None, compiles_meanwhile: bool) -> bool:
-    """Return whether a search needs no model for a space of a number of configurations.
+    """Return whether a search measures all ``count`` configurations of a space, without a model.
 
-    A number of ``evaluations`` allows it, or under a time budget there are few; twice as many where
-    others are compiled while one is measured.
+    It does so if the budget of ``evaluations`` suffices. Under a time budget it does so for a small
+    space. The limit is twice as large if compilers work while a device measures.
     """
-    few = 2 * LEAST_RESULTS if compiles_meanwhile else LEAST_RESULTS
+    few = 2 * MIN_RESULTS if compiles_meanwhile else MIN_RESULTS
     return count <= (few if evaluations is None else evaluations)
 
 
@@ -44,16 +44,16 @@ class BudgetSpent(Exception):
 class RelatedProblem:
     """Measurements of the same space at another problem size."""
 
-    #: Coordinates of the problem, comparable with `Session.problem_features`: 1 apart for a factor of
-    #: 16 in a size.
+    #: Coordinates of the problem, comparable with `Session.problem_features`. A factor of 16 in a size
+    #: is a difference of 1.
     features: tuple[float, ...]
-    #: Measurements by number of the configuration, in the order measured.
-    measured: Mapping[int, Measurement]
+    #: Measurements by number of the configuration, in the order of measuring.
+    measurements: Mapping[int, Measurement]
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """Gain that a strategy expects of a longer search."""
+    """The gain that a strategy expects from a longer search."""
 
     #: Expected improvement by the next proposal, as a share of the best time.
     gain: float
@@ -64,51 +64,52 @@ class Outlook:
 class Session(Protocol):
     """One search, as a strategy sees it."""
 
-    #: Coordinates of this problem, and problems of equally many coordinates that were searched before.
+    #: Coordinates of this problem.
     problem_features: tuple[float, ...]
+    #: Problems that were searched before and have the same number of coordinates.
     related: Sequence[RelatedProblem]
-    #: Numbers of configurations compiled for other problems; their binaries most likely serve here.
+    #: Numbers of configurations compiled for other problems; their binaries most likely fit this problem.
     compiled: Collection[int]
-    #: Set by strategies that have a model.
+    #: The outlook at the end of the search; set by strategies that have a model.
     outlook: Outlook | None
 
     @property
     def evaluations_left(self) -> int | None:
-        """Return how many measurements the budget still allows; None if only time limits them."""
+        """The number of measurements that the budget still allows; None under a time budget."""
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
-        """Measure configurations by their number in the space and return them in the order given.
+        """Measure configurations by their number in the space; return results in the given order.
 
-        On a GPU the configuration that is compiled first is measured first, so that a batch may be as
-        large as the space. A configuration measured before in this search costs nothing. Raises
-        `BudgetSpent` when the budget does not allow the whole batch, after measuring what it allows.
+        A GPU measures configurations in the order in which their compiles end. A batch may therefore
+        be as large as the space. Configurations that this search has measured cost nothing. If the
+        budget does not allow the whole batch, measure the part that it allows and raise `BudgetSpent`.
         """
 
     def stream(
         self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
     ) -> None:
-        """Measure proposals as they come, until there are no more or the budget is spent.
+        """Measure proposals until there are no more or the budget is spent.
 
-        The next proposal is taken whenever fewer than ``ahead`` wait for their result. ``tell`` gets
-        each result as soon as it is there, in any order. A configuration ``at_hand`` is measured
-        while a device would wait for compilers.
+        The session takes the next proposal when fewer than ``ahead`` wait for their result. It calls
+        ``tell`` with each result at once, in any order. When a device would wait for compilers, the
+        session calls ``at_hand`` for a compiled configuration and measures that.
         """
 
     def best(self, count: int) -> list[int]:
         """Return the numbers of the fastest configurations of this search so far, best first."""
 
     def hint(self, indices: Sequence[int]) -> None:
-        """Let compilers begin with likely next proposals, best first; return at once."""
+        """Let compilers begin with likely next proposals, the likeliest first; return at once."""
 
 
 Strategy: TypeAlias = Callable[[Space, Session, "Generator"], None]
 
 
-def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:
+def fastest(measurements: Mapping[int, Measurement], count: int) -> list[int]:
     """Return the numbers of the fastest configurations, best first, without failures."""
     timed = [
         (cost, index)
-        for index, measurement in measured.items()
+        for index, measurement in measurements.items()
         if (cost := measurement.cost) is not None
     ]
     return [index for _, index in sorted(timed)[:count]]

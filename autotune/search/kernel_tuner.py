@@ -1,19 +1,19 @@
 """Kernel Tuner's search strategies, run over our session: ``kt:NAME``.
 
-Only this module and `kernel_tuner_space` know Kernel Tuner 1.5's internal classes. Its
-measuring loop, cache and budget are not used. A strategy sees
+Only this module and `kernel_tuner_space` use internal classes of Kernel Tuner 1.5. Its measuring
+loop, cache and budget are not used. A strategy gets
 
-* a search space that is our list of valid configurations, by rank of each value (`Lattice`): no
-  restriction is parsed and Kernel Tuner's magic names mean nothing;
-* a runner whose ``run`` is `Session.measure`. A repeated proposal is answered from memory. After
-  `PATIENCE` proposals in a row without a new configuration, the next known one also has its nearest open
-  neighbour measured (`Ledger.nearest_open`), so that a converged search goes on around its best, and
-  every search ends;
-* the global random streams that it draws on, seeded for it and put back whenever our code runs.
+* a search space: our list of valid configurations, by rank of each value (`Lattice`). Kernel Tuner
+  parses no restriction, and its special parameter names have no effect;
+* a runner whose ``run`` calls `Session.measure`. It answers repeated proposals from memory. After
+  `PATIENCE` proposals in a row without a new configuration, it also measures the nearest open
+  neighbour of the next known proposal (`Ledger.nearest_open`). A converged search thus goes on
+  around its best configuration, and every search ends;
+* seeded global random streams, which are swapped for the caller's whenever our code runs.
 
-A strategy that ends before the session's budget is spent is started again and goes on drawing from
-the same streams, and so does one that fails in a way known of it (`FAILURES`). Any other error ends
-the search.
+A strategy that ends before the session's budget is spent is started again, with the same streams.
+A strategy that fails with its known error (`FAILURES`) is started again, too. Any other error ends the
+search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from autotune.search.lattice import Ledger, Point, Stuck
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Strategies by name, with the one line that listings show.
+#: Strategies by name, with the description that listings show.
 STRATEGIES = {
     "adaptive_tabu_greywolf": "grey wolf pack with tabu list and annealing",
     "basinhopping": "basin hopping with L-BFGS-B (SciPy)",
@@ -62,27 +62,28 @@ STRATEGIES = {
     "simulated_annealing": "simulated annealing",
 }
 
-#: Proposals in a row without a new configuration, or one per configuration in a smaller space. A repeat
-#: costs some 0.1 ms, a measurement a second.
+#: Maximum number of proposals in a row without a new configuration; fewer in a space with fewer
+#: configurations. A repeated proposal costs about 0.1 ms, a measurement about 1 s.
 PATIENCE = 100
-#: Spaces with fewer configurations are measured in order: populations and tournaments have nothing to
-#: draw from (a pack needs three wolves, a crossover two parents).
+#: Spaces with fewer configurations are measured in order: they are too small for populations and
+#: tournaments (a pack needs three wolves, a crossover two parents).
 SMALLEST = 8
-#: Strategies with temperatures in units of the objective, which start at 1. They get a logarithm of
-#: the time, in which a configuration that is `SCALE` percent slower is 1 worse, for every kernel.
+#: Strategies whose temperature starts at 1, in units of the objective. They get a logarithm of the
+#: time, so that the temperature fits every kernel.
 LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
+#: A configuration that is this many percent slower is 1 worse in that logarithm.
 SCALE = 2
-#: Errors of strategies whose passes end with them, in Kernel Tuner 1.5: bayes_opt raises one if
-#: random draws find no open configuration, greedy_ils if a neighbourhood is empty.
+#: Errors with which strategies of Kernel Tuner 1.5 end: bayes_opt raises its error if random draws
+#: find no open configuration, greedy_ils if a neighbourhood is empty.
 FAILURES: dict[str, type[Exception]] = {"bayes_opt": ValueError, "greedy_ils": TypeError}
 #: Maximum number of known configurations in a first population.
-_MOST_KNOWN = 32
-#: Configurations hinted at a time: enough for compilers during a few compiles.
+_MAX_KNOWN = 32
+#: Number of configurations in a hint: enough to keep compilers busy for a few compiles.
 HINTED = 64
 
 
 class _Finished(Exception):
-    """Every configuration is measured; passes through a strategy like `BudgetSpent`."""
+    """Every configuration is measured. A strategy lets it pass through, like `BudgetSpent`."""
 
 
 def search(name: str, space: Space, session: Session, rng: Generator) -> None:
@@ -94,7 +95,7 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
     module = _strategy_module(name)
     searchspace = _searchspace(space)
     ledger = Ledger(searchspace.lattice, session)
-    searchspace.begin(session.best(_MOST_KNOWN))
+    searchspace.begin(session.best(_MAX_KNOWN))
     runner = Runner(name, ledger, searchspace, streams)
     with streams.inside(), suppress(_Finished):
         while not ledger.is_complete:
@@ -102,9 +103,9 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
 
 
 def _run_once(name: str, module: Any, runner: Runner) -> None:
-    """Run a strategy from its start to its end, which is often before the budget is spent."""
+    """Run a strategy from its start to its end, which often comes before the budget is spent."""
     before, searchspace = runner.proposals, runner.searchspace
-    searchspace.questions = 0
+    searchspace.checks = 0
     cause: Exception | None = None
     try:
         with warnings.catch_warnings():
@@ -128,7 +129,7 @@ def _strategy_module(name: str) -> Any:
 
 @lru_cache(1)
 def _searchspace(space: Space) -> Any:
-    """Return our list of configurations as a Kernel Tuner search space; one for all problems of a run."""
+    """Return a space as a Kernel Tuner search space, shared by all problems of a run."""
     from autotune.search.kernel_tuner_space import LatticeSearchspace
 
     return LatticeSearchspace(space)
@@ -148,7 +149,7 @@ def _options(name: str, runner: Runner) -> Any:
         strategy=name,
         strategy_options=Options(strategy_options),
         max_fevals=evaluations,
-        # Never done: the session ends the search, and restarts share one session.
+        # Without limits: the session ends the search, and restarts share one session.
         budget=TuningBudget(),
         objective=["time"],
         objective_higher_is_better=[False],
@@ -162,16 +163,16 @@ def _options(name: str, runner: Runner) -> Any:
     )
 
 
-#: Default population of the strategies that fail if it does not fit the space.
+#: Default population of strategies that fail if the population is larger than the space.
 _POPULATIONS = {"firefly_algorithm": 20, "genetic_algorithm": 26, "nsga2": 20, "nsga3": 20}
 
 
 def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
-    """Return populations that fit in the space; Kernel Tuner's defaults if they do."""
+    """Return options with a population that fits in the space, and a method that follows the seed."""
     half = searchspace.size // 2
     if name == "bayes_opt":
-        # Its default, multi-ultrafast, looks at the clock: the same seed would not be the same path.
-        # Its Latin hypercube is not seeded.
+        # The default, multi-ultrafast, reads the clock: two searches with one seed would differ.
+        # The Latin hypercube of bayes_opt is not seeded.
         return {"popsize": min(20, half), "method": "multi-fast", "samplingmethod": "random"}
     if name == "diff_evo":
         dimensions = min(len(searchspace.get_true_tunable_params()), searchspace.size)
@@ -180,9 +181,9 @@ def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
 
 
 class Runner:
-    """Kernel Tuner's runner, answered by the session."""
+    """A runner for Kernel Tuner that measures with the session."""
 
-    #: bayes_opt reads the limit of threads; nothing in our encoding is a block size.
+    #: bayes_opt reads this limit; our encoding has no block size that it applies to.
     dev = SimpleNamespace(max_threads=2**31)
 
     def __init__(self, name: str, ledger: Ledger, searchspace: Any, streams: _Streams) -> None:
@@ -190,21 +191,23 @@ class Runner:
 
         self.name, self.ledger, self.searchspace = name, ledger, searchspace
         self.streams = streams
-        #: Proposals so far, and how many in a row brought nothing new.
-        self.proposals = self.stale = 0
+        #: Number of proposals so far.
+        self.proposals = 0
+        #: Number of proposals in a row without a new configuration.
+        self.stale = 0
         self.invalid = {"__error__": InvalidConfig()}
-        # bayes_opt has its own number for a failure and fits its model to any other.
+        # bayes_opt marks a failure by a number of its own and fits its model to all other numbers.
         self.failed = (
             {"time": 1e20} if name == "bayes_opt" else {"__error__": RuntimeFailedConfig()}
         )
 
     def add_strategy_time(self, seconds: float) -> None:
-        """Ignore how long a strategy takes."""
+        """Ignore the time that a strategy takes."""
 
     def run(self, configs: Iterable[Sequence[int]], tuning_options: Any) -> list[Any]:
         points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
         self.proposals += len(points)
-        self.searchspace.questions = 0
+        self.searchspace.checks = 0
         numbers = self.measured(points)
         return [
             {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(number)}
@@ -220,10 +223,10 @@ class Runner:
         return {"time": math.log(time_ms) * 100 / SCALE if self.name in LOGARITHMIC else time_ms}
 
     def measured(self, points: list[Point]) -> list[int | None]:
-        """Measure a batch of proposals; return their numbers, None for an invalid one.
+        """Measure a batch of proposals; return their numbers, None for an invalid proposal.
 
-        Kernel Tuner checks most proposals itself. Local search skips that for neighbours of its own
-        making, which conditional parameters can make invalid.
+        Kernel Tuner checks most proposals itself. Its local search does not check the neighbours that
+        it makes. With conditional parameters, some are invalid.
         """
         ledger = self.ledger
         numbers = [ledger.lattice.find(point) for point in points]
@@ -248,10 +251,9 @@ class Runner:
 
 
 class _Streams:
-    """The global random streams, swapped: the strategy's while it runs, the caller's otherwise.
+    """Swaps the global random streams: the strategy has its own while it runs, the caller otherwise.
 
-    The session's work must not move the strategy's streams: resumed from memory, the same search
-    must take the same path.
+    The session must not draw from the strategy's streams: a resumed search must take the same path.
     """
 
     def __init__(self, rng: Generator) -> None:
@@ -261,19 +263,19 @@ class _Streams:
         self._other = (python.getstate(), numpy.get_state())
 
     def integer(self, below: int) -> int:
-        """Return a number that no global stream decides."""
+        """Return a random number without drawing from a global stream."""
         return int(self._rng.integers(below))
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Give the strategy its streams."""
+        """Install the strategy's streams for the duration of the context."""
         self._swap()
         try:
             yield
         finally:
             self._swap()
 
-    #: Give the caller its streams back: the same exchange.
+    #: Install the caller's streams: the same swap.
     outside = inside
 
     def _swap(self) -> None:

@@ -1,6 +1,6 @@
-"""A space as a grid of ordered integers, and what a search has measured of it.
+"""A space as a grid of ordered integers, and the measurements of a search in it.
 
-The adapters of other search libraries share it.
+The adapters of other search libraries share this module.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from autotune.measure.measurement import Measurement
 from autotune.search.base import Session
 
 Point = tuple[int, ...]
-#: Most configurations measured at a time. An evaluator compiles a batch at once, and some strategies
-#: hand over the whole space.
+#: Maximum number of configurations in a batch. An evaluator compiles a batch at once, and some
+#: strategies propose the whole space.
 BATCH = 64
 
 
 class Stuck(Exception):
-    """A strategy asks its search space again and again and proposes nothing."""
+    """A strategy checks point after point and proposes nothing."""
 
 
 class Lattice:
-    """Configurations as points whose coordinates are ranks: position among the sorted values.
+    """Configurations as points. A coordinate is a rank: the position among a parameter's sorted values.
 
-    Libraries then see numbers with a meaningful order and no strings, booleans or magic names.
-    Values of text keep their declared order, and any two of them are one step apart. Values that no
+    Libraries then see numbers in a meaningful order and no strings, booleans or special names.
+    Texts keep their declared order, and any two of them are one step apart. Values that no
     valid configuration has are left out.
 
-    Spaces of kernels are large and thin (sgemm: 830,000 of 10^14 points). A library's pass over tuples
-    is a pass over columns here, which takes some milliseconds.
+    Spaces of kernels are large and thin (sgemm: 830,000 of 10^14 points). The lattice therefore works on
+    columns: a pass takes a few milliseconds.
     """
 
     def __init__(self, space: Space) -> None:
@@ -53,7 +53,7 @@ class Lattice:
             self._values.append(order)
             self._columns.append(np.ascontiguousarray(ranks[column]))
         self.sizes = tuple(len(order) for order in self._values)
-        #: For each parameter, what each rank adds to the code of a configuration.
+        #: For each parameter, the summand of each rank in the code of a configuration.
         self._codes = [
             np.array(order, np.int64) * stride
             for order, stride in zip(self._values, space.strides, strict=True)
@@ -61,7 +61,7 @@ class Lattice:
 
     @property
     def points(self) -> Rows:
-        """Ranks, shape (configurations, parameters)."""
+        """The ranks of all configurations, shape (configurations, parameters)."""
         return np.stack(self._columns, axis=1)
 
     def point(self, index: int) -> Point:
@@ -85,7 +85,7 @@ class Lattice:
         return total
 
     def nearest(self, point: Sequence[int]) -> list[int]:
-        """Return all configurations fewest steps from a point."""
+        """Return all configurations with the smallest distance from a point."""
         distances = self.distances(point)
         return [int(index) for index in np.flatnonzero(distances == distances.min())]
 
@@ -111,7 +111,7 @@ class Lattice:
 
 
 class Ledger:
-    """The measurements of one search, so that nothing is measured twice."""
+    """The measurements of one search; no configuration is measured twice."""
 
     def __init__(self, lattice: Lattice, session: Session) -> None:
         self.lattice = lattice
@@ -125,7 +125,7 @@ class Ledger:
         return len(self.known) == len(self._open)
 
     def measure(self, indices: Iterable[int]) -> None:
-        """Measure what is not known yet, in this order, in batches of `BATCH`."""
+        """Measure the configurations that have no measurement yet, in order, in batches of `BATCH`."""
         fresh = [index for index in dict.fromkeys(indices) if index not in self.known]
         for start in range(0, len(fresh), BATCH):
             batch = fresh[start : start + BATCH]
@@ -135,7 +135,7 @@ class Ledger:
     def nearest_open(self, point: Sequence[int], reserved: Iterable[int] = ()) -> int | None:
         """Return the nearest configuration that is neither measured nor reserved.
 
-        The lowest number wins a tie. None where nothing is left.
+        The lowest number wins a tie. Return None if there is no such configuration.
         """
         free = self._open.copy()
         free[list(reserved)] = False

@@ -1,12 +1,12 @@
-"""Optuna's samplers, asked for one valid configuration after another: ``optuna:NAME``.
+"""Optuna's samplers as strategies: ``optuna:NAME``.
 
-A parameter is its rank among the sorted values (`Lattice`): an integer, because an ordered
-distribution lets a sampler generalize. Text is categorical where the sampler can use that.
+The samplers see the rank of each value among the parameter's sorted values (`Lattice`). A rank is an
+integer, and an ordered distribution lets a sampler generalize. Text is categorical for samplers that
+support categories.
 
-Every proposal is the sampler's own. The sampler is asked again after an invalid proposal, which is told
-as failed, and after a known one, which is told its time. After `PATIENCE` such answers in a row the
-nearest open configuration (`Ledger.nearest_open`) is measured in place of the proposal, so that every
-search ends.
+An invalid proposal is reported to the sampler as failed, a known one with its time. Then the sampler
+makes another proposal. After `PATIENCE` such proposals in a row, the nearest open configuration
+(`Ledger.nearest_open`) is measured in place of the proposal, so that every search ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import optuna
     from numpy.random import Generator
 
-#: Samplers by name, with the one line that listings show.
+#: Samplers by name, with the description that listings show.
 SAMPLERS = {
     "cmaes": "CMA-ES over ranks",
     "gp": "Gaussian process with expected improvement over ranks",
@@ -39,14 +39,14 @@ SAMPLERS = {
 #: The package that a sampler needs in addition to Optuna.
 NEEDS = {"cmaes": "cmaes", "gp": "torch", "qmc": "scipy"}
 
-#: Proposals in a row that may be invalid or known before the nearest open configuration is measured.
+#: Maximum number of invalid or known proposals in a row.
 PATIENCE = 20
-#: Proposals made ahead if only time limits a search: that many compile while one is timed. A sampler
-#: then decides with older results; tpe takes 60 evaluations instead of 34 to 95 % of the best on
+#: Number of proposals that compile while one is timed, under a time budget. The sampler then decides
+#: with older results: tpe takes 60 evaluations instead of 34 to 95 % of the best on
 #: convolution-RTX_3090, and no more than before on gemm-RTX_3090 (medians of 16 seeds).
 WINDOW = 8
-#: Samplers that learn only from trials they proposed themselves (by generation): a configuration that
-#: is measured in place of a proposal is told as the proposal's own value.
+#: Samplers that learn only from their own trials, generation by generation. If another configuration
+#: is measured in place of a proposal, its time is reported as the proposal's time.
 GENERATIONAL = ("cmaes", "nsgaii", "nsgaiii")
 
 
@@ -71,8 +71,8 @@ def search(
 ) -> None:
     """Run one of `SAMPLERS` until the session ends it or nothing is left to measure.
 
-    ``batch`` configurations are measured at a time. ``window`` proposals are known ahead and hinted,
-    by default 1 where evaluations are counted and `WINDOW` where only time is limited.
+    ``batch`` configurations are measured at a time. ``window`` proposals are made ahead and hinted to
+    compilers: by default 1 under a budget of evaluations and `WINDOW` under a time budget.
     """
     if window is None:
         window = WINDOW if session.evaluations_left is None else 1
@@ -82,7 +82,7 @@ def search(
 
 
 class _Sampling:
-    """One study and the configurations of its trials."""
+    """One study of Optuna and the configurations of its trials."""
 
     def __init__(self, name: str, ledger: Ledger, seed: int) -> None:
         import optuna
@@ -144,7 +144,7 @@ class _Sampling:
         )
 
     def value(self, index: int) -> float:
-        """Return what a sampler minimizes; a failure is worse than anything timed so far."""
+        """Return the value that a sampler minimizes; a failure is worse than every time so far."""
         time_ms = self.ledger.known[index].cost
         if time_ms is None:
             return 2 * self.worst_ms
@@ -162,7 +162,7 @@ def _sampler(name: str, seed: int) -> Any:
         "nsgaiii": (samplers.NSGAIIISampler, {}),
         "qmc": (samplers.QMCSampler, {"scramble": True, "warn_independent_sampling": False}),
         "random": (samplers.RandomSampler, {}),
-        # The liar keeps proposals that wait for their measurement apart.
+        # The constant liar keeps a new proposal away from proposals that wait for their result.
         "tpe": (samplers.TPESampler, {"multivariate": True, "constant_liar": True}),
     }
     sampler, options = makers[name]

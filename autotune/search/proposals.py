@@ -1,6 +1,6 @@
-"""Which configuration to measure next: expected improvement under a Gaussian process.
+"""Chooses the next configuration to measure: expected improvement under a Gaussian process.
 
-Configurations are numbers of the enumerated valid ones, so that no proposal is invalid. The proposer
+A configuration is its number among the valid ones, so that no proposal is invalid. The proposer
 knows results and awaited configurations; it neither measures nor waits.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.acquisition import Fit, Observation, Transfer, targets_of
-from autotune.search.base import LEAST_RESULTS, RelatedProblem
+from autotune.search.base import MIN_RESULTS, RelatedProblem
 from autotune.search.surrogate import (
     Covariance,
     Encoding,
@@ -31,49 +31,58 @@ from autotune.search.surrogate import (
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Space-filling configurations before the first model, and the random pool they are chosen from.
-START, POOL = 8, 500
-#: Each related problem saves this many of them.
-START_LESS = 2
-#: Up to this many open configurations all are candidates. In larger spaces the candidates are this many
-#: random ones, and those within two parameters of the `TOP` best.
-CANDIDATES, TOP = 4000, 5
-#: Random candidates if related problems make the model large; and the candidates that are kept, by expected
-#: improvement, in addition to compiled ones and neighbours of the best.
-FEWER, KEPT = 1000, 500
-#: Points that the covariance is fitted to, and points conditioned on: the best half, others at random.
-FIT, GIVEN = 150, 300
-#: Every eighth proposal is the neighbour of the best with the least expected time; every fourth if there
-#: are related problems, which know what is good in general.
+#: Number of space-filling configurations before the first model.
+START = 8
+#: Number of random configurations from which the space-filling ones are chosen.
+START_POOL = 500
+#: Number of space-filling configurations that each related problem saves.
+START_SAVED = 2
+#: Number of random candidates; all open configurations are candidates if there are no more than this.
+MAX_CANDIDATES = 4000
+#: Configurations within two changed parameters of this many best ones are candidates, too.
+TOP = 5
+#: Number of random candidates with related problems, whose points make the model large.
+MAX_CANDIDATES_RELATED = 1000
+#: Number of candidates kept by expected improvement, besides compiled ones and neighbours of the best.
+KEPT_CANDIDATES = 500
+#: Number of points that the covariance is fitted to: one half are the best, the others are random.
+MAX_FITTED = 150
+#: Number of points that the model is conditioned on, chosen in the same way.
+MAX_GIVEN = 300
+#: Every eighth proposal is the neighbour of the best with the least expected time. With related
+#: problems it is every fourth: they tell already which regions are good.
 LOCAL_EVERY = 8
 #: Maximum number of proposals by one fit.
-SPARE = 128
+MAX_PROPOSALS = 128
 #: Minimum number of times for a model.
-FEWEST = 3
-#: Nearest related problems used; of each its best configurations, and as many others.
-RELATED, OF_RELATED = 8, 24
+MIN_TIMES = 3
+#: Maximum number of related problems, nearest first.
+MAX_RELATED = 8
+#: Number of best configurations from each related problem; as many others are drawn at random.
+BEST_OF_RELATED = 24
 
 
 @dataclass
 class EndRule:
-    """When a search may end: a gain has been unlikely for as long as it took to become so.
+    """The rule that ends a search: a gain has stayed unlikely while the number of results doubled.
 
-    The model is too sure of regions where it has no result: in every fifth search it sees no chance
+    The model is overconfident in regions without results. In one of five searches it sees no chance
     of a gain too early (docs/search.md).
     """
 
-    #: A gain is this share of the best time, and unlikely where its probability is less than `risk`.
+    #: The smallest gain that counts, as a share of the best time.
     share: float = 0.01
+    #: A gain is unlikely if its probability is below this.
     risk: float = 0.05
-    #: The search may end after this factor times the results at which a gain became unlikely.
+    #: The search may end at this factor times the number of results at which a gain became unlikely.
     patience: float = 2.0
-    #: Minimum number of results: a model of few, or of related problems alone, is too sure of itself.
-    least: int = LEAST_RESULTS
+    #: Minimum number of results: with few of its own, the model is overconfident.
+    least: int = MIN_RESULTS
     _unlikely_since: int | None = None
     _checked_at: int = 0
 
     def ends(self, proposer: Proposer) -> bool:
-        """Return whether the search may end; checked at every fourth result."""
+        """Return whether the search may end; check at every fourth result."""
         results = len(proposer.observations)
         if results % 4 or results == self._checked_at:
             return False
@@ -97,15 +106,15 @@ class Proposer:
     features : tuple of float, optional
         Coordinates of the problem.
     related : sequence of RelatedProblem, optional
-        Problems of equally many coordinates. How much they say of this one is learnt: each coordinate
-        is a feature with a length of its own.
+        Problems with the same number of coordinates. Each coordinate is a feature of the model, and its
+        fitted length decides how much related problems count.
     held : int
-        Own results before the model learns the seeds. Rather good seeds would keep the search near
+        Number of own results before the model learns the seeds. Good seeds would keep the search near
         them for too long.
     compiled : collection of int
         Numbers of configurations that need no compiling.
     start : int
-        Space-filling configurations before the first model.
+        Number of space-filling configurations before the first model.
     """
 
     def __init__(
@@ -124,16 +133,18 @@ class Proposer:
         self._features = features
         nearest = sorted(related, key=lambda other: math.dist(other.features, features))
         relative = ((other.features, _relative(other)) for other in nearest)
-        self._related = [(at, found) for at, found in relative if found][:RELATED]
+        self._related = [(at, found) for at, found in relative if found][:MAX_RELATED]
         self._compiled = np.zeros(len(space), bool)
         self._compiled[list(compiled)] = True
-        #: Neither measured nor proposed.
+        #: True for configurations that are neither measured nor proposed.
         self._open = np.ones(len(space), bool)
         self._open_count = len(space)
         self._start: list[int] | None = None
         self._proposed = 0
-        #: Timed results of own proposals, and of all.
-        self._own_timed = self._timed = 0
+        #: Number of times among results of own proposals.
+        self._own_timed = 0
+        #: Number of times among all results.
+        self._timed = 0
         #: Results by number, in order.
         self.observations: dict[int, Observation] = {}
         #: Proposed configurations without a result, in order.
@@ -151,7 +162,7 @@ class Proposer:
         self.tell(number, measurement.cost, measurement.status is Status.STOPPED_EARLY)
 
     def tell(self, number: int, time_ms: float | None, is_bound: bool = False) -> None:
-        """Learn the time of a configuration; None where it failed, a bound where it was stopped early."""
+        """Learn the time of a configuration: None if it failed, a lower bound if it was stopped early."""
         is_seed = bool(self._open[number])
         self.claim(number)
         self.awaited.pop(number)
@@ -160,7 +171,7 @@ class Proposer:
         self._own_timed += time_ms is not None and not is_seed
 
     def claim(self, number: int) -> None:
-        """Take a configuration as proposed: its result is awaited."""
+        """Mark a configuration as proposed: its result is awaited."""
         if number not in self.observations:
             self._open_count -= int(self._open[number])
             self._open[number] = False
@@ -174,10 +185,10 @@ class Proposer:
         return self._has_model and bool((self._compiled & self._open).any())
 
     def ask(self, compiled: bool | None = None) -> int | None:
-        """Return the number of the next configuration to measure; None where all are proposed.
+        """Return the number of the next configuration to measure, or None if all are proposed.
 
-        ``compiled`` restricts the choice to compiled configurations, or to others, where there is one.
-        By default both compete, at the `PRICE` of compiling.
+        ``compiled`` restricts the choice to compiled configurations, or to uncompiled ones, if there are
+        any. By default both compete, and the uncompiled pay `COMPILE_PRICE`.
         """
         if not self._open_count:
             return None
@@ -191,8 +202,8 @@ class Proposer:
     def chance_left(self, share: float = 0.01) -> float:
         """Return the probability that an open configuration is faster than the best by a share.
 
-        Candidates count as independent, so that it is rather too large. 1 while there is no model of
-        all that is timed, 0 where nothing is left.
+        Candidates count as independent, so that the probability is too large rather than too small. It
+        is 1 before there is a model of all times, and 0 if no configuration is open.
         """
         if not self.is_open:
             return 0.0
@@ -202,9 +213,9 @@ class Proposer:
             return self._current_fit().chance_left(self.observations, share)
 
     def gain_left(self) -> float:
-        """Return the improvement expected of the next proposal, as a share of the best time.
+        """Return the expected improvement by the next proposal, as a share of the best time.
 
-        Infinite while there is no model of all that is timed, 0 where nothing is left.
+        It is infinite before there is a model of all times, and 0 if no configuration is open.
         """
         if not self.is_open:
             return 0.0
@@ -220,23 +231,23 @@ class Proposer:
     @property
     def _has_model(self) -> bool:
         timed = self._own_timed if self._holds_back else self._timed
-        return bool(self._related) or timed >= FEWEST
+        return bool(self._related) or timed >= MIN_TIMES
 
     @property
     def _holds_back(self) -> bool:
-        """True while the model does not know the seeds yet."""
+        """True while the model does not learn the seeds."""
         return self._own_timed < self._held
 
     @property
     def _learnt(self) -> dict[int, Observation]:
-        """The results that the model learns: no seeds while they are held back, or where they mislead."""
+        """The results that the model learns: without the seeds while they are held back or if they mislead."""
         if not self._holds_back and self._are_seeds_good:
             return self.observations
         return {n: result for n, result in self.observations.items() if not result.is_seed}
 
     @property
     def _are_seeds_good(self) -> bool:
-        """True if the best seed beats half of what was proposed."""
+        """True if the best seed is faster than half of the own proposals."""
         timed = [result for result in self.observations.values() if not math.isnan(result.log_ms)]
         seeds = [result.log_ms for result in timed if result.is_seed]
         own = [result.log_ms for result in timed if not result.is_seed]
@@ -244,7 +255,9 @@ class Proposer:
 
     def _next_of_start(self) -> int | None:
         if self._start is None:
-            self._start = self._spread(max(0, self._spread_first - START_LESS * len(self._related)))
+            self._start = self._spread(
+                max(0, self._spread_first - START_SAVED * len(self._related))
+            )
         while self._start:
             number = self._start.pop(0)
             if self._open[number]:
@@ -252,7 +265,7 @@ class Proposer:
         return None
 
     def _spread(self, count: int) -> list[int]:
-        pool = self._rng.permutation(self._some(POOL))
+        pool = self._rng.permutation(self._some(START_POOL))
         features = self._encoding.features(pool)
         known = [*self._learnt, *self.awaited]
         gaps = np.full(len(pool), np.inf)
@@ -285,21 +298,21 @@ class Proposer:
     def _new_fit(self) -> Fit:
         """Fit the covariance, and choose the points to condition on and the candidates."""
         transfer = self._transfer
-        own = self._best_and_others(_ranked(self._learnt), GIVEN)
+        own = self._best_and_others(_ranked(self._learnt), MAX_GIVEN)
         given = Points.joined(transfer.points, self._points(own, self._features))
         values = targets_of(own, self.observations, transfer).values
         known = np.flatnonzero(~np.isnan(values))
         mine, others = known[known >= len(transfer)], known[known < len(transfer)]
-        share = FIT // 2 if len(transfer) else FIT
-        if len(others) > FIT - min(len(mine), share):
-            others = np.sort(self._rng.choice(others, FIT - share, replace=False))
+        share = MAX_FITTED // 2 if len(transfer) else MAX_FITTED
+        if len(others) > MAX_FITTED - min(len(mine), share):
+            others = np.sort(self._rng.choice(others, MAX_FITTED - share, replace=False))
         for_fit = np.concatenate([others, self._best_and_others(mine, share)])
         self._covariance = fitted(self._covariance, given[for_fit], values[for_fit])
         candidates = np.unique(
             np.concatenate([self._considered(own[:TOP]), np.array(list(self.awaited), np.int64)])
         )
         posterior = Posterior(
-            self._covariance, given, self._points(candidates, self._features), SPARE
+            self._covariance, given, self._points(candidates, self._features), MAX_PROPOSALS
         )
         fit = Fit(
             self._encoding,
@@ -313,14 +326,14 @@ class Proposer:
         for number in self.awaited:
             fit.condition(number)
         if len(transfer):
-            fit.keep_best(self.observations, KEPT)
+            fit.keep_best(self.observations, KEPT_CANDIDATES)
         return fit
 
     @cached_property
     def _transfer(self) -> Transfer:
         points, log_times = [self._points(np.zeros(0, np.int64), self._features)], [np.zeros(0)]
         for features, found in self._related:
-            chosen = self._best_and_others(_ranked(found), 2 * OF_RELATED)
+            chosen = self._best_and_others(_ranked(found), 2 * BEST_OF_RELATED)
             points.append(self._points(chosen, features))
             log_times.append(np.array([found[int(number)].log_ms for number in chosen]))
         return Transfer(Points.joined(*points), np.concatenate(log_times))
@@ -331,7 +344,7 @@ class Proposer:
         return Points(np.hstack([features, repeated]), self._encoding.indicators(numbers))
 
     def _considered(self, best: Numbers) -> Numbers:
-        most = FEWER if self._related else CANDIDATES
+        most = MAX_CANDIDATES_RELATED if self._related else MAX_CANDIDATES
         some = self._some(most)
         if len(some) == self._open_count:
             return some
@@ -356,7 +369,7 @@ class Proposer:
 
 
 def _ranked(results: Mapping[int, Observation]) -> Numbers:
-    """Return numbers, best first, bounds behind times and failures last."""
+    """Return numbers, fastest first; bounds come after times, failures last."""
     numbers = np.array(list(results), np.int64)
     log_ms = np.array([result.log_ms for result in results.values()])
     is_bound = np.array([result.is_bound for result in results.values()])
@@ -366,7 +379,7 @@ def _ranked(results: Mapping[int, Observation]) -> Numbers:
 def _relative(related: RelatedProblem) -> dict[int, Observation]:
     found = {
         number: Observation.of(row.cost, row.status is Status.STOPPED_EARLY)
-        for number, row in related.measured.items()
+        for number, row in related.measurements.items()
     }
     times = [o.log_ms for o in found.values() if not (o.is_bound or math.isnan(o.log_ms))]
     if not times:

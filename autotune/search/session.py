@@ -1,7 +1,8 @@
-"""The search session: memory, budget, rows, resume, events.
+"""The search session: remembered rows, budget, new rows, events.
 
-Every configuration asked for ends in exactly one row. An attempt is opened within 50 ms of the
-beginning of a measurement, and closed with its row. Resuming is the same search again: remembered rows answer at once.
+Every measured configuration has exactly one row. An attempt is opened within 50 ms of the beginning
+of a measurement, and closed with its row. To resume, run the same search again: remembered rows answer
+at once.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
 #: Number of remembered rows that are read at once.
-_READ = 512
-#: Maximum number of remembered configurations of a device that finals choose from.
-_CHOICE = 1000
+_READ_ROWS = 512
+#: Maximum number of a device's remembered configurations among which finals choose.
+_MAX_FINALISTS = 1000
 #: Units of a budget's time.
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-#: A configuration killed the run if its attempt was left open by this many runs.
+#: A configuration counts as crashed if this many runs ended during its attempt.
 _FATAL_ATTEMPTS = 2
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The limits of a search; None: no limit."""
+    """The limits of a search; None is no limit."""
 
     seconds: float | None = None
     evaluations: int | None = None
@@ -78,12 +79,12 @@ class SearchStarted:
 
 @dataclass(frozen=True)
 class Measured:
-    """The event that a configuration is measured or remembered."""
+    """The event that a configuration has a result."""
 
     problem: Problem
     measurement: Measurement
-    #: Whether it was remembered from an earlier run.
-    remembered: bool
+    #: Whether the result comes from an earlier run.
+    is_remembered: bool
     seconds_left: float | None
 
 
@@ -105,16 +106,16 @@ def ignore(event: Event) -> None:
 
 @dataclass
 class SearchSession:
-    """One search of one problem, as a strategy uses it."""
+    """One search of one problem; see `autotune.search.base.Session`."""
 
     space: Space
     #: The evaluator of configurations that are not remembered.
     evaluator: Evaluator
-    #: The store of remembered and new rows; may be None.
+    #: The store of remembered and new rows; None if nothing is stored.
     store: Store | None
     run_id: int
     scope: Scope
-    #: The budget of this search alone.
+    #: The budget of this search, not of the run.
     budget: Budget
     listener: Listener = ignore
     #: Whether to measure remembered configurations again.
@@ -129,15 +130,15 @@ class SearchSession:
     compiled: Collection[int] = ()
     outlook: Outlook | None = None
     #: Measurements of this search, new or remembered, by number, in order.
-    asked: dict[int, Measurement] = field(default_factory=dict)
-    #: Numbers of configurations given to the evaluator that have no result yet.
+    measurements: dict[int, Measurement] = field(default_factory=dict)
+    #: Numbers of configurations that the evaluator measures now.
     awaited: dict[Configuration, int] = field(default_factory=dict)
     _spent: int = 0
     _appender: Appender | None = None
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
-        #: The first device's rows take precedence.
+        #: Remembered rows of each device; the first device's rows take precedence.
         self._memories: list[_Memory] = []
         self._interrupted: dict[Configuration, int] = {}
         if self.store is not None:
@@ -151,33 +152,35 @@ class SearchSession:
         self.listener(SearchStarted(self.scope.problem, self.budget))
 
     def known(self) -> list[Measurement]:
-        """Return the choice of the finals: measurements of this search, and the best remembered ones."""
-        memories = reversed(self._memories)  # the first device's last: they replace others
+        """Return the measurements among which finals choose: of this search, and the best remembered."""
+        memories = reversed(self._memories)  # the first device's rows last: they replace others
         found = {row.configuration: row for memory in memories for row in memory.best()}
-        found |= {measurement.configuration: measurement for measurement in self.asked.values()}
+        found |= {
+            measurement.configuration: measurement for measurement in self.measurements.values()
+        }
         return list(found.values())
 
     @property
     def evaluations_left(self) -> int | None:
-        """Return how many measurements the budget still allows; None if only time limits them."""
+        """The number of measurements that the budget still allows; None under a time budget."""
         if self.budget.evaluations is None:
             return None
         return max(0, self.budget.evaluations - self._spent)
 
     @property
     def seconds_left(self) -> float | None:
-        """Return the time that the budget still allows."""
+        """The time that the budget still allows; None under a budget of evaluations."""
         if self.budget.seconds is None:
             return None
         return self.budget.seconds - (time.monotonic() - self._start)
 
     @property
     def ended_by(self) -> str:
-        """Return whether the space, the budget or the strategy ended the search."""
-        if len(self.asked) == len(self.space):
+        """The reason why the search ended: the space, the budget or the strategy."""
+        if len(self.measurements) == len(self.space):
             return "all"
         if self.evaluations_left == 0:
-            return f"budget of {len(self.asked)} evaluations"
+            return f"budget of {len(self.measurements)} evaluations"
         if self.outlook is not None and self.outlook.is_enough:
             return "little left to gain"
         if self.seconds_left is not None and self.seconds_left <= 0:
@@ -186,11 +189,13 @@ class SearchSession:
 
     def best(self, count: int) -> list[int]:
         """Return the numbers of the fastest configurations of this search so far, best first."""
-        return fastest(self.asked, count)
+        return fastest(self.measurements, count)
 
     def hint(self, indices: Sequence[int]) -> None:
-        """Let compilers begin with likely next configurations, except known ones."""
-        configurations = [self.space.configuration(i) for i in indices if i not in self.asked]
+        """Let compilers begin with likely next configurations that have no result."""
+        configurations = [
+            self.space.configuration(i) for i in indices if i not in self.measurements
+        ]
         self._read(configurations)
         self.evaluator.hint([c for c in configurations if self._answer(c) is None])
 
@@ -202,24 +207,24 @@ class SearchSession:
             self._measure_each(self._read_in_blocks(allowed, taken), lambda *_: None)
         finally:
             for index in taken:
-                if index in self.asked:  # in the order asked for
-                    self.asked[index] = self.asked.pop(index)
+                if index in self.measurements:  # in the order of the request
+                    self.measurements[index] = self.measurements.pop(index)
         if next(unknown, None) is not None:
             raise BudgetSpent
-        return [self.asked[index] for index in indices]
+        return [self.measurements[index] for index in indices]
 
     def _unknown(self, indices: Sequence[int]) -> Iterator[int]:
-        """Yield each number that was not asked for, once; lazily, since a space may have millions."""
+        """Yield each number without a measurement once, lazily: a space may have millions."""
         seen = set[int]()
         for index in indices:
-            if index not in self.asked and index not in seen:
+            if index not in self.measurements and index not in seen:
                 seen.add(index)
                 yield index
 
     def stream(
         self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
     ) -> None:
-        """Measure proposals, each as soon as there is room; see `autotune.search.base.Session`."""
+        """Measure proposals as they come; see `autotune.search.base.Session`."""
         self._measure_each(proposals, tell, ahead, at_hand)
         if self.evaluations_left == 0:
             raise BudgetSpent
@@ -240,15 +245,15 @@ class SearchSession:
         ):
             self._keep(measurement)
             index = self.awaited.pop(measurement.configuration)
-            self._note(index, measurement, remembered=False)
-            tell(index, self.asked[index])
+            self._note(index, measurement, is_remembered=False)
+            tell(index, self.measurements[index])
             self._check_time()
 
     def _proposed(self, proposals: Iterable[int], tell: Tell) -> Iterator[Configuration]:
-        """Yield the proposals that must be measured, as long as the budget allows another."""
+        """Yield the proposals that must be measured, while the budget allows."""
         for index in proposals:
             self._check_time()
-            if index not in self.asked:
+            if index not in self.measurements:
                 left = self.evaluations_left
                 if left is not None and left <= len(self.awaited):
                     return
@@ -259,12 +264,12 @@ class SearchSession:
                     yield configuration
                     continue
                 self.evaluator.recall(known)
-                self._note(index, known, remembered=True)
-            tell(index, self.asked[index])
+                self._note(index, known, is_remembered=True)
+            tell(index, self.measurements[index])
 
     def _read_in_blocks(self, numbers: Iterator[int], taken: list[int]) -> Iterator[int]:
-        """Yield numbers and add them to ``taken``; remembered rows of several are read at once."""
-        while block := list(islice(numbers, _READ)):
+        """Yield numbers and add them to ``taken``; read remembered rows in blocks."""
+        while block := list(islice(numbers, _READ_ROWS)):
             taken += block
             self._read(map(self.space.configuration, block))
             yield from block
@@ -274,7 +279,7 @@ class SearchSession:
             raise BudgetSpent
 
     def _begin(self, configuration: Configuration) -> None:
-        """Open an attempt: a run that is killed while it measures leaves it open."""
+        """Open an attempt. A run that is killed during the measurement leaves it open."""
         if self._appender is not None:
             self._appender.begin(configuration)
         elif self.store is not None:
@@ -305,7 +310,7 @@ class SearchSession:
 
     @contextmanager
     def appending(self) -> Iterator[None]:
-        """Append rows while others are measured; at the end all are appended."""
+        """Append rows in the background; on leaving the context all rows are in the store."""
         if self.store is None:
             yield
             return
@@ -318,19 +323,19 @@ class SearchSession:
         elif self.store is not None:
             self.store.add(self.run_id, self.scope, measurement)
 
-    def _note(self, index: int, measurement: Measurement, remembered: bool) -> None:
+    def _note(self, index: int, measurement: Measurement, is_remembered: bool) -> None:
         measurement = self.objective.scored(measurement)
-        self.asked[index] = measurement
+        self.measurements[index] = measurement
         self._spent += 1
-        self.listener(Measured(self.scope.problem, measurement, remembered, self.seconds_left))
+        self.listener(Measured(self.scope.problem, measurement, is_remembered, self.seconds_left))
 
 
 @dataclass
 class _Memory:
     """Rows of earlier runs on one device.
 
-    A row that was stopped early is not valid where the faster configuration that stopped it is not in
-    this restricted space: it is timed in full.
+    A measurement is stopped early because another configuration is faster. If a restricted space lacks
+    that configuration, the row is not valid: its configuration is timed in full.
     """
 
     rows: Remembered
@@ -349,14 +354,14 @@ class _Memory:
         stopped_early = row is not None and row.status is Status.STOPPED_EARLY
         if row is not None and self.objective.needs_energy:
             row = self.objective.scored(row)
-            says = row.score is not None or not row.status.is_timed
-            return row if says and not stopped_early else None
+            is_scored = row.score is not None or not row.status.is_timed
+            return row if is_scored and not stopped_early else None
         return None if row and stopped_early and (row.median_ms or 0.0) <= self._best_ms else row
 
     def best(self) -> list[Measurement]:
-        """Return the `_CHOICE` fastest valid rows; rows that were stopped early come last."""
+        """Return the `_MAX_FINALISTS` fastest valid rows; rows that were stopped early come last."""
         by_time = chain(self._in_space(Status.OK), self._in_space(Status.STOPPED_EARLY))
-        chosen = list(islice(by_time, _CHOICE))
+        chosen = list(islice(by_time, _MAX_FINALISTS))
         self.rows.read(chosen)
         answers = [self.answer(configuration) for configuration in chosen]
         return [answer for answer in answers if answer is not None]
@@ -370,18 +375,21 @@ def search(
 ) -> dict[int, Measurement]:
     """Run a strategy until it ends or the budget is spent; the same seed gives the same path.
 
-    Known good configurations are measured ``first`` if they are valid here. Values of
-    parameters that do not apply are ignored. Returns measurements by number, in the order asked for.
+    Known good configurations are measured ``first`` if they are valid in this space. Values of
+    parameters that do not apply are ignored. Return measurements by number, in order.
     """
     numbers = [number_in(session.space, configuration) for configuration in first]
     with session.appending(), suppress(BudgetSpent):
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
-    return session.asked
+    return session.measurements
 
 
 def number_in(space: Space, configuration: Configuration) -> int | None:
-    """Return the number of a configuration, ignoring parameters that do not apply; None if not valid."""
+    """Return the number of a configuration, or None if it is not valid.
+
+    Values of parameters that do not apply are ignored.
+    """
     try:
         return space.find(space.canonical(space.row(configuration)))
     except UsageError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BudgetSpent", "Session", "Strategy", "StrategyInfo", "available", "find"]
 
 _OWN = {
-    "auto": "the default: all where the budget allows, else surrogate until little is left to gain",
+    "auto": "default: the whole space if the budget allows, else surrogate until little gain is left",
     "surrogate": (
         "our own: expected improvement under a Gaussian process, over the valid configurations"
     ),
@@ -36,16 +36,15 @@ class StrategyInfo:
 
     name: str
     doc: str
-    #: Why the strategy cannot run here; empty where it can.
+    #: Reason why the strategy cannot run on this machine; empty if it can.
     unavailable: str = ""
 
 
 def find(name: str, at_once: int = 1, ahead: int = 1) -> Strategy:
-    """Return the search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
+    """Return the strategy with a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
-    ``at_once`` configurations are measured by several devices at a time. Our own search makes
-    ``ahead`` proposals before it knows the first one's result, so that compilers and devices do not
-    wait for it.
+    Several devices measure ``at_once`` configurations at a time. Our own strategies make up to ``ahead``
+    proposals before they get the first result, so that compilers and devices do not wait.
     """
     known = {info.name: info for info in (_own() if name in _OWN else available())}
     if name not in known:
@@ -70,7 +69,7 @@ def find(name: str, at_once: int = 1, ahead: int = 1) -> Strategy:
 
 
 def available() -> list[StrategyInfo]:
-    """Return every strategy; one that cannot run here has a reason."""
+    """Return every strategy, with a reason if it cannot run on this machine."""
     from autotune.search import kernel_tuner, optuna
 
     return [
@@ -116,7 +115,7 @@ def exhaustive(space: Space, session: Session, rng: Generator) -> None:
 
 
 def in_given_order(order: Sequence[int]) -> Strategy:
-    """Return a search of these numbers; compilers take them up in this order."""
+    """Return a strategy that measures these numbers; compilers take them in this order."""
 
     def search(space: Space, session: Session, rng: Generator) -> None:
         session.measure(order)

@@ -1,8 +1,7 @@
-"""The model: configurations as features between 0 and 1, and a Gaussian process over them.
+"""The model: features of configurations, between 0 and 1, and a Gaussian process over them.
 
-The process is fitted, conditioned point by point, and asked.
-Covariance of two configurations: s² · Matérn-3/2 of their distance, with a length per feature, plus
-a² · the share of parameters that are equal, plus noise of single values (Rasmussen and Williams
+The covariance of two configurations is s² · Matérn-3/2 of their distance, with a length per feature,
+plus a² · the share of equal parameters, plus the noise of single values (Rasmussen and Williams
 2006, chapters 2, 4 and 5).
 """
 
@@ -33,13 +32,13 @@ Vector: TypeAlias = NDArray[np.float64]
 
 #: Positive values that span this factor are compared by their logarithm.
 _LOG_SPAN = 4
-#: Above this correlation with the value, divisibility by powers of two adds nothing.
-_SAME = 0.99
-#: Parameters with more values have no indicators: two configurations seldom share a value, and each
-#: would be a column.
-_MOST_INDICATORS = 1024
+#: If its correlation with the value is higher, the power of two in a value is not a feature.
+_MAX_CORRELATION = 0.99
+#: Parameters with more values have no indicators: each value would need a column, and two configurations
+#: seldom share a value.
+_MAX_INDICATORS = 1024
 #: Maximum number of single changes that are combined in pairs.
-_MOST_CHANGES = 2048
+_MAX_CHANGES = 2048
 #: L-BFGS steps of one fit, which continues the last one.
 _STEPS = 10
 #: Noise that rounding in single precision needs, as a share of the variance.
@@ -49,10 +48,10 @@ _JITTER = 2e-5
 class Encoding:
     """Features of a space's configurations, computed on request.
 
-    An ordered parameter has one column: half its value (the logarithm where values are positive and
-    span a factor of 4), half its rank. A second column is how often two divides the value, which
-    matters to hardware in tiles and blocks. Text has a column per value. Parameters that have one
-    value in all valid configurations are left out.
+    A parameter of numbers has one column: the mean of its scaled value and its scaled rank. The value
+    is a logarithm if all values are positive and span a factor of 4. A second column counts how often 2
+    divides the value, since tiles and blocks fit hardware in powers of two. Text has a column per value.
+    Parameters with one value in all valid configurations are left out.
 
     Parameters
     ----------
@@ -70,8 +69,8 @@ class Encoding:
         self._tables = [_table(declared[p], self._occurring[p]) for p in self.varying]
         self.width = sum(table.shape[1] for table in self._tables)
         self._sizes = np.array(space.sizes, np.int64)
-        # One indicator for each value of each parameter that varies and has no thousands of values.
-        self._counted = [p for p in self.varying if self._sizes[p] <= _MOST_INDICATORS]
+        # Each value of a parameter that varies has one indicator, up to `_MAX_INDICATORS` values.
+        self._counted = [p for p in self.varying if self._sizes[p] <= _MAX_INDICATORS]
         counts = self._sizes[self._counted]
         self._places = np.cumsum(counts) - counts
         self._values = int(counts.sum())
@@ -83,17 +82,17 @@ class Encoding:
         return np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.float32)
 
     def indicators(self, numbers: Numbers) -> Features:
-        """Return rows whose products are the share of equal parameters of two configurations."""
+        """Return a row per configuration; the product of two rows is the share of equal parameters."""
         result = np.zeros((len(numbers), self._values), np.float32)
         places = self.rows[numbers][:, self._counted] + self._places
         result[np.arange(len(numbers))[:, None], places] = 1 / math.sqrt(len(self._counted) or 1)
         return result
 
     def near(self, number: int, apart: int) -> Numbers:
-        """Return valid configurations that differ from one in 1 to ``apart`` (1 or 2) parameters.
+        """Return valid configurations that differ from one in up to ``apart`` (1 or 2) parameters.
 
-        Pairs of changes are left out where parameters have thousands of values. A parameter that does
-        not apply after the change takes its first value, as everywhere in the space.
+        Pairs of changes are left out if there are more than `_MAX_CHANGES` single changes. A parameter
+        that does not apply after a change takes its first value, as everywhere in the space.
         """
         row = self.rows[number]
         steps = [self._occurring[p][self._occurring[p] != row[p]] - row[p] for p in self.varying]
@@ -101,7 +100,7 @@ class Encoding:
         changes = np.concatenate([np.zeros(0, np.int64), *steps]).astype(np.int64)
         changes *= self._space.strides[self.varying][changed]
         codes = changes
-        if apart > 1 and len(changes) <= _MOST_CHANGES:
+        if apart > 1 and len(changes) <= _MAX_CHANGES:
             some, others = np.triu_indices(len(changes), 1)
             differ = changed[some] != changed[others]
             codes = np.r_[changes, changes[some[differ]] + changes[others[differ]]]
@@ -126,7 +125,7 @@ def _table(values: Sequence[Value], used: Rows) -> Features:
     if is_positive and len(occurring) > 2 and (occurring == np.floor(occurring)).all():
         whole = occurring.astype(np.int64)
         twos = np.log2(whole & -whole)
-        if np.ptp(twos) > 0 and np.corrcoef(twos, scale)[0, 1] < _SAME:
+        if np.ptp(twos) > 0 and np.corrcoef(twos, scale)[0, 1] < _MAX_CORRELATION:
             columns.append(twos / twos.max())
     table = np.zeros((len(values), len(columns)), np.float32)
     table[used] = np.stack(columns, axis=1)
@@ -141,7 +140,7 @@ def _libraries() -> ThreadpoolController:
 def one_thread() -> AbstractContextManager[object]:
     """Restrict linear algebra to the calling thread.
 
-    Several threads wait for each other where compilers have the other cores: a fit and 4,000
+    If compilers use the other cores, several threads wait for each other: a fit and 4,000
     candidates take 2 s instead of 0.1 s on two busy cores.
     """
     limited: AbstractContextManager[object] = _libraries().limit(limits=1, user_api="blas")
@@ -150,10 +149,10 @@ def one_thread() -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class Points:
-    """Configurations as the covariance sees them."""
+    """Configurations in the form that the covariance needs."""
 
     features: NDArray[np.floating]
-    #: Rows whose products are the share of equal parameters.
+    #: The product of two rows is the share of equal parameters.
     indicators: NDArray[np.floating]
 
     def __len__(self) -> int:
@@ -161,7 +160,7 @@ class Points:
 
     @classmethod
     def joined(cls, *parts: Points) -> Points:
-        """Join several in order."""
+        """Join several sets of points in order."""
         return cls(
             np.concatenate([part.features for part in parts]),
             np.concatenate([part.indicators for part in parts]),
@@ -196,16 +195,16 @@ class Covariance:
 
     @property
     def variance(self) -> float:
-        """Variance of a value before any is known, without noise."""
+        """Prior variance of a value, without noise."""
         return float(np.exp(2 * self.log_scale) + np.exp(2 * self.log_equal))
 
     @property
     def noise(self) -> float:
-        """Variance of single values, and a share that rounding needs."""
+        """Variance of the noise of single values, including `_JITTER`."""
         return float(np.exp(2 * self.log_noise)) + _JITTER * self.variance
 
     def between(self, some: Points, others: Points) -> Features:
-        """Return covariances, shape (some, others), as precise as the features."""
+        """Return covariances, shape (some, others), in the precision of the features."""
         lengths = np.exp(self.log_lengths).astype(some.features.dtype)
         near, far = some.features / lengths, others.features / lengths
         squares = (near * near).sum(1)[:, None] + (far * far).sum(1) - 2 * near @ far.T
@@ -259,11 +258,11 @@ class FitLoss:
 
 
 def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance:
-    """Return the maximum a posteriori covariance, beginning with another.
+    """Return the maximum a posteriori covariance; start from the given one.
 
     The time grows with the third power of the number of points: use up to 200.
     """
-    # Larger scales would only make room for rounding: values have a deviation of 1.
+    # Values have a deviation of 1: larger scales would only increase rounding errors.
     width = points.features.shape[1]
     bounds = [*[(-3.0, 3.0)] * width, (-3.0, 1.5), (-4.0, 1.0), (float(np.log(1e-3)), 0.0)]
     result = minimize(
@@ -278,12 +277,11 @@ def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance
 
 
 class Posterior:
-    """Means and variances of some candidates, given points whose values may be known later.
+    """Means and variances of candidates, given points whose values may come later.
 
-    Variances do not depend on values. A point is therefore conditioned on when it is chosen, by one
-    new row of the Cholesky factor, and its value enters when it is measured. An awaited value counts
-    as its prediction (the "kriging believer" of Ginsbourger, Le Riche and Carraro 2010). Up to
-    ``spare`` candidates can be conditioned on later.
+    Variances do not depend on values. A chosen point therefore adds its row to the Cholesky factor at
+    once, and its value when it is measured. An awaited value counts as its prediction (the "kriging
+    believer" of Ginsbourger, Le Riche and Carraro 2010). Up to ``spare`` candidates can be added later.
     """
 
     def __init__(
@@ -297,7 +295,7 @@ class Posterior:
         #: The factor's inverse times the covariances of points and candidates.
         self._reduced = np.zeros((size, len(candidates)), np.float32)
         if len(given):
-            # In double precision: rounding must not make it indefinite.
+            # In double precision: rounding must not make the matrix indefinite.
             precise = Points(given.features.astype(float), given.indicators.astype(float))
             total = covariance.between(precise, precise)
             total[np.diag_indices(len(given))] += covariance.noise
@@ -310,7 +308,7 @@ class Posterior:
                 check_finite=False,
             )
         explained = np.einsum("ij,ij->j", self._reduced, self._reduced)
-        #: Of every candidate, without noise.
+        #: Variance of every candidate, without noise.
         self.variances = np.maximum(covariance.variance - explained, 1e-6)
 
     @property
@@ -325,7 +323,7 @@ class Posterior:
         column = known[:, candidate].copy()
         chosen = self._candidates[slice(candidate, candidate + 1)]
         row = (self._covariance.between(chosen, self._candidates)[0] - column @ known) / deviation
-        # No correlation is above 1: without this, rounding among near twins grows with every row.
+        # Limit correlations to 1: else rounding errors of nearly equal points grow with every row.
         most = np.sqrt(self.variances * self.variances[candidate]) / deviation
         row = np.clip(row, -most, most)
         self._factor[self._count, : self._count] = column
@@ -335,13 +333,13 @@ class Posterior:
         self.variances = np.maximum(self.variances - row * row, 1e-6)
 
     def keep(self, candidates: NDArray[np.int64]) -> None:
-        """Drop all candidates but these, by position."""
+        """Keep the candidates at these positions and drop the others."""
         self._candidates = self._candidates[candidates]
         self._reduced = np.ascontiguousarray(self._reduced[:, candidates])
         self.variances = self.variances[candidates]
 
     def partial_means(self, values: Vector, count: int) -> tuple[Vector, Features]:
-        """Return what the first points' values predict of the next ``count`` points and of candidates."""
+        """Return predictions for the next ``count`` points and for candidates, from the first points alone."""
         first = len(values)
         weights = solve_triangular(
             self._factor[:first, :first], values, lower=True, check_finite=False
@@ -353,8 +351,8 @@ class Posterior:
     def means(self, values: Vector, bounds: Vector | None = None) -> Features:
         """Return expected values of the candidates.
 
-        Values of the points are in order, nan where awaited. ``bounds`` are lower bounds of awaited
-        values, -inf where nothing is known: such a value counts as its expectation above the bound.
+        ``values`` are the values of the points in order, nan if awaited. ``bounds`` are lower bounds of
+        awaited values, or -inf. An awaited value counts as its expectation above the bound.
         """
         weights = np.zeros(self._count)
         known = ~np.isnan(values)

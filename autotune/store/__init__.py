@@ -1,17 +1,17 @@
-"""The results store: every configuration that was tried, and its result. Knows no statistics.
+"""The results store: the result of every configuration that was tried. It computes no statistics.
 
 =========== ===========================================================================
 `rows`      the values of the store, and a measurement as JSON
-`connection` the store's address, a connection to it, and a database's errors in words
-`database`  the tables, and opening, reading and writing them
+`connection` the store's address, a connection to it, and messages for database errors
+`database`  the tables, and transactions that read and write them
 `flat`      measurements as rows of plain values
 `size_rows` the times of configurations on problem sizes
 `access`    `Store`: runs, attempts, measurements; `Appender`: a thread that appends rows
 `sharing`   copying the rows that another store lacks; the local file of runs that share a server
 =========== ===========================================================================
 
-The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL where the address is
-a ``postgresql://`` URL. Runs write to a file in both cases; its rows are merged into the server.
+This folder has the only SQL of the project: SQLAlchemy Core over a SQLite file, or over PostgreSQL if
+the address is a ``postgresql://`` URL. Runs always write to a file. Its rows are merged into the server.
 """
 
 from autotune.errors import needing

@@ -1,7 +1,7 @@
-"""`Store`: begins runs, opens attempts, adds measurements and remembers them; `Appender`: a thread that adds.
+"""`Store`: runs, attempts and measurements in the store; `Appender`: a thread that adds measurements.
 
-Every method is one transaction: after it returns its effect outlives the process, and where it fails
-it has none.
+Every method is one transaction: its effect is complete and outlives the process, or it fails and has no
+effect.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
 
-#: Identifier of this boot of the machine.
-_BOOT = "/proc/sys/kernel/random/boot_id"
-#: Maximum number of rows that wait; a killed process loses them.
-WAITING = 32
-#: Rows and attempts within this time share a transaction, unless half of the maximum wait.
+#: File with an identifier of this boot of the machine.
+_BOOT_FILE = "/proc/sys/kernel/random/boot_id"
+#: Maximum number of rows that wait for a transaction; a killed process loses them.
+MAX_WAITING = 32
+#: Time in seconds during which rows and attempts are collected for one transaction. The transaction
+#: begins earlier if half of `MAX_WAITING` rows wait.
 _GATHER_S = 0.05
 #: Maximum number of configurations in one statement.
-_AT_ONCE = 500
+_BATCH = 500
 
 _table = measurements.c
 _columns_of_row = {**runs.c, **scopes.c, **_table, "scope": scopes.c.fingerprint}
@@ -68,7 +69,7 @@ class Store(Database):
     def beginning(self, info: RunInfo) -> Iterator[int]:
         """Yield the id of a new run of this process; add the run when the block ends.
 
-        Ctrl-C may come right after that: the caller has the id by then, and can finish the run.
+        Ctrl-C may come immediately after: the caller then has the id and can finish the run.
         """
         command = info.command.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
         about = {**vars(info), "seed": str(info.seed), "command": command}
@@ -78,8 +79,8 @@ class Store(Database):
             yield int(run_id)
 
     def finish_run(self, run_id: int, state: RunState) -> None:
-        """End a run of this process, and remove its open attempts: they killed no process."""
-        # The id of a run that was rolled back may be another process's by now.
+        """End a run of this process, and remove its open attempts: the process survived them."""
+        # If the run was rolled back, another process may have its id by now.
         ours = runs.update().where(runs.c.id == run_id, runs.c.process == identity(os.getpid()))
         with self.writing() as connection:
             if connection.execute(ours.values(state=state, finished=now())).rowcount:
@@ -88,14 +89,14 @@ class Store(Database):
     def open_attempts(
         self, run_id: int, scope: Scope, configurations: Iterable[Configuration]
     ) -> None:
-        """Open attempts: these configurations are being tried."""
+        """Open an attempt for each of these configurations."""
         self.add_many(run_id, scope, (), configurations)
 
     def interrupted_attempts(self, scope: Scope) -> dict[Configuration, int]:
-        """Count the attempts that a dead run left open, since the configuration's last row.
+        """Count the attempts of each configuration that dead runs left open, since its last row.
 
-        A run is dead when its process is: killed, crashed, or gone with its machine. A process that
-        cannot be seen from here, in another container or on another machine, passes for dead.
+        A run is dead if its process was killed, crashed, or ended with its machine. A process that is not
+        visible from here, in another container or on another machine, counts as dead.
         """
         query = (
             sa.select(attempts.c.configuration, runs.c.process)
@@ -119,14 +120,14 @@ class Store(Database):
         added: Iterable[Measurement],
         tried: Iterable[Configuration] = (),
     ) -> None:
-        """Append rows, close the attempts of their configurations and open those ``tried``, all or none.
+        """Append rows, close the attempts of their configurations, and open attempts of ``tried``.
 
-        Where a measurement names another device than the scope does, of the same model, its row is
-        that device's; the attempt was noted before it was known which would be free.
+        A measurement may come from another device of the same model than the scope. Its row then belongs
+        to that device; its attempt, opened before a device was free, belongs to the scope's device.
         """
         created, listed = now(), list(added)
         attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": created}
-        opened = [{**attempt, "configuration": each.canonical_json()} for each in tried]
+        opened = [{**attempt, "configuration": found.canonical_json()} for found in tried]
         if not (listed or opened):
             return
         others = {row.device_uuid for row in listed} - {"", scope.device_uuid}
@@ -153,8 +154,8 @@ class Store(Database):
                     row["scope_id"] = known[fingerprint]
                 connection.execute(measurements.insert(), values)
             closed = attempts.c.scope.in_({scope.fingerprint, *scope_of})
-            for begin in range(0, len(texts), _AT_ONCE):
-                some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
+            for begin in range(0, len(texts), _BATCH):
+                some = attempts.c.configuration.in_(texts[begin : begin + _BATCH])
                 connection.execute(attempts.delete().where(closed, some))
             if opened:
                 connection.execute(attempts.insert(), opened)
@@ -178,7 +179,7 @@ class Store(Database):
     def sizes(
         self, kernel: str, source: str, device_name: str, arguments: Iterable[str]
     ) -> list[SizeTimes]:
-        """Return the times on problem sizes of a kernel with these fingerprints, oldest first."""
+        """Return the times on problem sizes of a kernel with these fingerprints, oldest rows first."""
         chosen = size_rows.of_kernel(kernel, source, device_name)
         return size_rows.read(self, chosen, arguments)
 
@@ -193,7 +194,7 @@ class Store(Database):
         scope: str | None = None,
         most: int | None = None,
     ) -> list[Row]:
-        """List the measurements that match, oldest first, or the newest ``most`` of them.
+        """List the measurements that match, oldest first; with ``most``, the newest of them.
 
         A device is given by name or uuid.
         """
@@ -208,10 +209,10 @@ class Store(Database):
     def runs(
         self, kernel: str | None = None, device: str | None = None, most: int | None = None
     ) -> list[PastRun]:
-        """List runs, oldest first: the newest of those that match; a device by name.
+        """List the runs that match, oldest first; with ``most``, the newest of them.
 
-        A run without an end is ``killed`` where its process is gone, and ``unknown`` where that cannot be
-        seen from here: after a restart, or from another machine.
+        A device is given by name. A run without an end is ``killed`` if its process is gone. It is
+        ``unknown`` if the process is not visible: after a restart, or from another machine.
         """
         wanted = [(kernel, runs.c.kernel == kernel), (device, runs.c.device_name == device)]
         matching = [condition for value, condition in wanted if value is not None]
@@ -243,7 +244,7 @@ class Store(Database):
     def fastest(self, scope: str, count: int) -> list[Row]:
         """Return the correct rows of a scope with the smallest medians, best first.
 
-        Of each configuration only its newest row counts: it may have been disqualified later.
+        Only the newest row of a configuration counts, since finals may have disqualified it.
         """
         right = _table.status == Status.OK, _table.median_ms.is_not(None), _is_newest()
         query = _ROWS.where(_table.scope_id == number_of(scope), *right)
@@ -259,7 +260,7 @@ class Store(Database):
         return Row(**{**found, "problem": problem, "measurement": measurement, "seed": seed})
 
     def decoded(self, number: int, text: str, kind: type[Value]) -> Value:
-        """Return a value of a row; raise StoreError if it is damaged."""
+        """Return a value of a row; raise `StoreError` if it is damaged."""
         try:
             return decode(text, kind)
         except ValueError as error:
@@ -269,7 +270,7 @@ class Store(Database):
             ) from None
 
     def rows_by_kernel(self) -> dict[str, int]:
-        """Count the rows of the whole store."""
+        """Count the rows of each kernel in the whole store."""
         per_scope = sa.select(_table.scope_id, sa.func.count(_table.id).label("rows"))
         counted = per_scope.group_by(_table.scope_id).subquery()
         query = sa.select(scopes.c.kernel, sa.func.sum(counted.c.rows)).join_from(scopes, counted)
@@ -279,7 +280,7 @@ class Store(Database):
 
 
 class Remembered(Mapping[Configuration, Measurement]):
-    """The newest row of every configuration measured in a scope before now; read when asked for."""
+    """The newest row of every configuration measured in a scope so far, read from the store on demand."""
 
     def __init__(self, store: Store, scope: str) -> None:
         self._store = store
@@ -289,7 +290,7 @@ class Remembered(Mapping[Configuration, Measurement]):
         with store.reading() as connection:
             found = connection.execute(newest).one_or_none()
         scope_id, last_id = found or (0, 0)
-        #: Number of the scope, 0 where it has no row.
+        #: Number of the scope; 0 if it has no row.
         self._scope_id: int = scope_id
         self._rows = _table.scope_id == self._scope_id, _table.id <= last_id
 
@@ -316,13 +317,13 @@ class Remembered(Mapping[Configuration, Measurement]):
         return found
 
     def read(self, configurations: Iterable[Configuration]) -> None:
-        """Read the rows of configurations that were not read yet, at once."""
-        if not self._scope_id:  # it has no row
+        """Read the rows of configurations that are not read yet, in batches."""
+        if not self._scope_id:  # the scope has no row
             return
         unread = {c.canonical_json(): c for c in configurations if c not in self._read}
         texts = list(unread)
-        for begin in range(0, len(texts), _AT_ONCE):
-            some = texts[begin : begin + _AT_ONCE]
+        for begin in range(0, len(texts), _BATCH):
+            some = texts[begin : begin + _BATCH]
             newest = sa.select(sa.func.max(_table.id)).where(
                 *self._rows, _table.configuration.in_(some)
             )
@@ -336,7 +337,7 @@ class Remembered(Mapping[Configuration, Measurement]):
                 self._read[unread[text]] = self._store.decoded(number, measurement, Measurement)
 
     def by_time(self, status: Status) -> Iterator[Configuration]:
-        """Yield the configurations whose newest row has this status and a median, smallest first."""
+        """Yield the configurations whose newest row has this status and a median, fastest first."""
         query = (
             sa.select(_table.configuration)
             .where(_table.scope_id == self._scope_id, _table.status == status)
@@ -344,15 +345,16 @@ class Remembered(Mapping[Configuration, Measurement]):
             .order_by(_table.median_ms, _table.id)
         )
         with self._store.reading() as connection:
-            rows = connection.execute(query.execution_options(yield_per=_AT_ONCE))
+            rows = connection.execute(query.execution_options(yield_per=_BATCH))
             yield from (decode(text, Configuration) for text in rows.scalars())
 
 
 class Appender:
-    """A thread that appends rows in their order, and opens attempts; a context manager.
+    """A thread that appends rows in order and opens attempts; a context manager.
 
-    All that wait share a transaction. An attempt whose row is there by then is not opened: most
-    configurations take less time. A row that waits when the process is killed is lost and measured again.
+    Rows and attempts that wait share a transaction. If the row arrives before the transaction begins, its
+    attempt is not opened, which saves most attempts. If the process is killed, waiting rows are lost and
+    measured again.
     """
 
     def __init__(self, store: Store, run_id: int, scope: Scope) -> None:
@@ -372,9 +374,9 @@ class Appender:
             self._changed.notify_all()
 
     def add(self, measurement: Measurement) -> None:
-        """Append a row soon; raise the StoreError of an earlier row."""
+        """Append a row soon; raise the `StoreError` of an earlier row."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) < WAITING or self._error)
+            self._changed.wait_for(lambda: len(self._waiting) < MAX_WAITING or self._error)
             if self._error:
                 raise self._error
             self._tried.pop(measurement.configuration, None)
@@ -395,7 +397,7 @@ class Appender:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._tried or self._is_over)
             self._changed.wait_for(
-                lambda: len(self._waiting) >= WAITING // 2 or self._is_over, _GATHER_S
+                lambda: len(self._waiting) >= MAX_WAITING // 2 or self._is_over, _GATHER_S
             )
             gathered = self._waiting, [*self._tried]
             self._waiting, self._tried = [], {}
@@ -419,7 +421,7 @@ def _past_run(run: sa.RowMapping) -> PastRun:
     ended: RunEnding = "finished" if run["state"] == "done" else run["state"]
     if ended == "running" and not _is_alive(run["process"]):
         boot = run["process"].partition(" ")[0]
-        ended = "killed" if boot and boot == _text(_BOOT) else "unknown"
+        ended = "killed" if boot and boot == _text(_BOOT_FILE) else "unknown"
     about = {field.name: run[field.name] for field in fields(PastRun) if field.name in run}
     return PastRun(**{**about, "seed": int(run["seed"]), "ended": ended})
 
@@ -453,12 +455,13 @@ def _chosen(
 
 
 def identity(pid: int) -> str:
-    """Return a name of a running process that no other process ever has; empty if it is gone."""
-    # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
+    """Return a unique name of a running process; empty if the process is gone."""
+    # The program's name, in parentheses, may contain any character. State and start time are fields 3
+    # and 22.
     about = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(about) < 20 or about[0] in "ZX":
         return ""
-    return f"{_text(_BOOT)} {about[19]} {pid}"
+    return f"{_text(_BOOT_FILE)} {about[19]} {pid}"
 
 
 def _text(path: str) -> str:
@@ -474,5 +477,5 @@ def _is_alive(process: str) -> bool:
 
 
 def now() -> str:
-    """Return the present time as rows have it: ISO 8601, UTC."""
+    """Return the current time in the format of rows: ISO 8601, UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

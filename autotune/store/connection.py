@@ -1,8 +1,8 @@
-"""The store's address, printed without its secrets, an engine that reaches it, and errors in words.
+"""The store's address, printed without secrets, its engine, and messages for database errors.
 
-A SQLite file is opened in WAL mode, where readers and one writer do not wait for each other, with
-``synchronous=NORMAL``: a row outlives the death of the process, whenever it happens. Waiting for
-another writer's lock is bounded in both databases.
+A SQLite file is opened in WAL mode: readers and one writer do not wait for each other. With
+``synchronous=NORMAL`` a committed row survives the death of the process. The wait for another writer's
+lock is limited in both databases.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ EXPECTED = (
 _DRIVERS = ("postgresql", "postgres", "postgresql+psycopg")
 CONNECT_TIMEOUT_S = 10
 
-#: Execution options of a connection: SQLite's write lock at once, or no transaction at all.
+#: Execution options of a connection that takes SQLite's write lock when it begins.
 WRITES = {"begin": "BEGIN IMMEDIATE"}
+#: Execution options of a connection without transactions.
 NO_TRANSACTION = {"begin": ""}
 
 
-# A pool logs errors, Ctrl-C too, with a traceback, and passes them on.
+# A pool logs errors and Ctrl-C with a traceback, and raises them as well: silence the log.
 logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
 
 
@@ -42,20 +43,20 @@ def default_url() -> str:
 
 @dataclass(frozen=True, repr=False)
 class Address:
-    """One parsed address. Printing it shows no password and no URL options."""
+    """The parsed address of a store. Its text contains no password and no URL options."""
 
     url: sa.URL
-    #: Maximum wait for another process's lock.
+    #: Maximum wait in seconds for another process's lock.
     wait_s: float
 
     @classmethod
     def parse(cls, url: str | Path, wait_s: float) -> Address:
-        """Read the address of a file or a server; raise StoreError if it is neither."""
+        """Read the address of a file or a server; raise `StoreError` if it is neither."""
         text = os.fspath(url)
         if isinstance(url, Path) or "://" not in text:
             return cls(_file(text), wait_s)
-        if text.count("@") > 1:  # what follows the first would be taken for the host, and printed
-            raise StoreError(f"the address of the results store holds more than one @; {EXPECTED}")
+        if text.count("@") > 1:  # the rest of the password would count as the host, and be printed
+            raise StoreError(f"the address of the results store has more than one @; {EXPECTED}")
         try:
             parsed = sa.make_url(text)
         except (sa.exc.ArgumentError, ValueError):  # their messages may quote the password
@@ -65,18 +66,20 @@ class Address:
         if parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query:
             return cls(_file(parsed.database), wait_s)
         if parsed.drivername not in _DRIVERS:
-            raise StoreError(f"no results store by {parsed.drivername}:// here; {EXPECTED}")
+            raise StoreError(
+                f"the address of the results store begins with {parsed.drivername}://; {EXPECTED}"
+            )
         return cls(parsed.set(drivername="postgresql+psycopg"), wait_s)
 
     @property
     def path(self) -> Path | None:
-        """Return the SQLite file; None for a server."""
+        """The SQLite file; None for a server."""
         is_file = self.url.drivername == "sqlite" and self.url.database
         return Path(self.url.database or "") if is_file else None
 
     @property
     def holds_secret(self) -> bool:
-        """Return whether the address has a password."""
+        """True if the address has a password."""
         return any(self._secrets)
 
     @property
@@ -86,7 +89,7 @@ class Address:
 
     @property
     def key(self) -> str:
-        """Return a name of a server's database, the same for all its users, as part of a file name."""
+        """A name of a server's database for file names, the same for all its users."""
         query = self.url.query
         place = self.url.host or query.get("host"), self.url.port or query.get("port")
         return sha256(repr((*place, self.url.database)).encode()).hexdigest()[:16]
@@ -101,13 +104,13 @@ class Address:
     __repr__ = __str__
 
     def without_secrets(self, text: str) -> str:
-        """Blank out the password in a driver's message."""
+        """Remove the password from a driver's message."""
         for secret in self._secrets:
             text = text.replace(str(secret), "***")
         return text
 
     def engine(self) -> sa.Engine:
-        """Make the engine, and a file's folder; it connects later."""
+        """Make the engine, which connects later; for a file, make its folder."""
         return self._file_engine(self.path) if self.path else self._server_engine()
 
     def _file_engine(self, path: Path) -> sa.Engine:
@@ -142,7 +145,7 @@ def _file(text: str) -> sa.URL:
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Take SQLite's write lock at the begin of a write: a later lock can fail without a wait."""
+    """Take SQLite's write lock when a write begins: a later attempt can fail without a wait."""
     statement = connection.get_execution_options().get("begin", "BEGIN")
     if statement:
         connection.exec_driver_sql(statement)
@@ -158,22 +161,22 @@ def _on_connect(engine: sa.Engine, *statements: str) -> None:
         connection.commit()
 
 
-# ---------------------------------------------------------------------- errors in words
+# ---------------------------------------------------------------------- messages for errors
 
-KEPT = "what was stored before is kept, and the same command resumes there"
+KEPT = "stored rows are kept, and the same command resumes there"
 _NO_ACCESS = (
-    "the file or its folder may not be opened or written by this user, or it is a folder; change its "
+    "this user cannot open or write the file or its folder, or the path is a folder; change the "
     "permissions, or name another file by AUTOTUNE_STORE"
 )
 
 #: SQLite's primary result codes, by the start of their names.
 SQLITE = {
     "SQLITE_BUSY": "another process has held its lock for {wait:g} s; let that process finish, or "
-    "see which one it is: fuser '{where}'",
+    "find it with: fuser '{where}'",
     "SQLITE_FULL": f"the disk is full; free some space: {KEPT}",
-    "SQLITE_IOERR": "the disk fails, or a quota or file-size limit (ulimit -f) is reached; change "
+    "SQLITE_IOERR": "the disk fails, or a quota or file-size limit (ulimit -f) is reached; fix "
     f"that: {KEPT}",
-    "SQLITE_NOTADB": "it is no SQLite database, or a damaged one, and was left as it is; move it "
+    "SQLITE_NOTADB": "it is not a SQLite database, or a damaged one, and was not changed; move it "
     "away, or name another file by AUTOTUNE_STORE",
     "SQLITE_CORRUPT": "the file is damaged; move it away, and save what can be read: "
     "sqlite3 OLD .recover | sqlite3 NEW",
@@ -183,20 +186,23 @@ SQLITE = {
 #: PostgreSQL's SQLSTATE codes, by their start; https://www.postgresql.org/docs/current/errcodes-appendix.html
 POSTGRESQL = {
     "53": f"the server is out of disk space or another resource; free some there: {KEPT}",
-    "55P03": "another session has held a lock for {wait:g} s; see pg_stat_activity for which one",
-    "42501": "this user may not do that; GRANT the rights, or use another user",
+    "55P03": "another session has held a lock for {wait:g} s; find it in pg_stat_activity",
+    "42501": "this user lacks a right; GRANT it, or use another user",
     "25006": "the server takes no writes (a standby?); name the primary server",
     "57P": f"the server is going down or starting; wait until it is up: {KEPT}",
 }
 UNREACHABLE = (
-    "the server cannot be reached, or does not let this user in; check that it runs, and host, "
+    "the server cannot be reached, or refuses this user; check that it runs, and check host, "
     "port, user, password and database"
 )
-CHANGED = "the tables are not as this version of autotune left them; name another store"
+CHANGED = "the tables differ from those that this version of autotune makes; name another store"
 
 
 def explained(error: Exception, address: Address) -> StoreError:
-    """Return an error of SQLAlchemy as one message; raise it ``from None``: a driver's may quote secrets."""
+    """Return an error of SQLAlchemy as one message, without secrets.
+
+    Raise it ``from None``: the driver's own message may quote secrets.
+    """
     cause = getattr(error, "orig", None) or error
     text = address.without_secrets(" ".join(str(cause).split()))
     state = getattr(cause, "sqlite_errorname", None) or getattr(cause, "sqlstate", None)

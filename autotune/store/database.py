@@ -1,7 +1,7 @@
-"""The tables of the store, and `Database`: the tables behind one address, opened, read and written.
+"""The tables of the store, and `Database`: the tables at one address, and their transactions.
 
-Every transaction is one of `reading` or `writing`, which say what failed, where and what to do. Indices
-keep large stores fast: a command reads no more rows than it shows.
+Every transaction is one of `Database.reading` or `Database.writing`, which turn errors into messages.
+Indices keep large stores fast: a command reads no more rows than it shows.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from autotune.errors import StoreError
 from autotune.store.connection import NO_TRANSACTION, WRITES, Address, explained
 
-#: Maximum wait for another process's lock; a write takes a millisecond.
+#: Maximum wait in seconds for another process's lock; a write takes 1 ms.
 WAIT_S = 20.0
 
-#: Raised whenever a table changes; `prepare` refuses any other.
+#: Version of the tables, increased with every change; other versions are refused.
 VERSION = 4
 
 _CREATION_LOCK = 0x6175746F  # any number that other programs on the server are unlikely to lock
@@ -39,24 +39,24 @@ runs = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     *map(_words, ("kernel", "device_name", "strategy")),
-    _words("seed"),  # as text: seeds of numpy have 128 bits
+    _words("seed"),  # as text, since seeds of numpy have 128 bits
     *map(_words, ("version", "command")),
-    _words("state"),  # running, or how it ended: rows.RunState
-    _words("process"),  # which process writes it: see access.identity
+    _words("state"),  # running, or rows.RunState
+    _words("process"),  # the process that writes the run: access.identity
     _words("started"),
     sa.Column("finished", sa.Text),
 )
 
-scopes = sa.Table(  # the columns of rows.Scope, which many measurements share
+scopes = sa.Table(  # the columns of rows.Scope; many measurements share a scope
     "scopes",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    _words("fingerprint", unique=True),  # Scope.fingerprint, of all others
+    _words("fingerprint", unique=True),  # Scope.fingerprint, of all other columns
     *map(_words, ("kernel", "problem", "device_uuid", "device_name", "arch", "driver")),
     *map(_words, ("toolchain", "source", "arguments", "timing")),
 )
 
-attempts = sa.Table(  # only those that are open: no row has come of them
+attempts = sa.Table(  # open attempts, which have no row of measurements yet
     "attempts",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -73,11 +73,11 @@ measurements = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
     sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
-    _words("status"),  # this and the next for people who look with sqlite3 or psql
-    sa.Column("median_ms", sa.Double),
-    _words("measurement"),  # all of it, as JSON: what is read back
+    _words("status"),  # part of `measurement`
+    sa.Column("median_ms", sa.Double),  # part of `measurement`
+    _words("measurement"),  # the whole measurement, as JSON
     _words("created"),
-    _words("configuration", server_default=""),  # canonical JSON; a part of `measurement`
+    _words("configuration", server_default=""),  # canonical JSON; part of `measurement`
 )
 sa.Index("measurements_by_run", measurements.c.run_id, measurements.c.id)
 sa.Index("measurements_by_age", measurements.c.scope_id, measurements.c.id)
@@ -87,18 +87,20 @@ sa.Index(
 )
 sa.Index("measurements_by_configuration", measurements.c.scope_id, measurements.c.configuration)
 
-sizes = sa.Table(  # a row for each problem size: several configurations timed together
-    "sizes",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
-    sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
-    _words("times"),  # JSON: pairs of a configuration and its median in milliseconds
-    _words("created"),
+sizes = (
+    sa.Table(  # a row for each problem size, on which several configurations were timed together
+        "sizes",
+        metadata,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+        sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
+        _words("times"),  # JSON: pairs of a configuration and its median in milliseconds
+        _words("created"),
+    )
 )
 sa.Index("sizes_by_age", sizes.c.scope_id, sizes.c.id)
 
-sent = sa.Table(  # of the local file of runs that share a server: the rows that the server has
+sent = sa.Table(  # for the local file of runs that share a server: the last row that the server has
     "sent",
     metadata,
     sa.Column("table", sa.Text, primary_key=True),
@@ -112,13 +114,13 @@ _INSERT: Mapping[str, Callable[..., Any]] = {
 
 
 class Database:
-    """The tables behind one address; made by `Database.open`. Use it as a context manager."""
+    """The tables at one address; made by `Database.open`. Use it as a context manager."""
 
     def __init__(self, address: Address, engine: sa.Engine) -> None:
         self.address = address
         self._engine = engine
         self._writing = engine.execution_options(**WRITES)
-        #: Numbers of scopes that are known to be there, by fingerprint.
+        #: Numbers of scopes that the store has, by fingerprint; not complete.
         self._scopes: dict[str, int] = {}
 
     @classmethod
@@ -151,7 +153,7 @@ class Database:
     def scope_ids(
         self, connection: sa.Connection, wanted: Iterable[Mapping[str, object]]
     ) -> dict[str, int]:
-        """Return the numbers of scopes by fingerprint; add those that are missing."""
+        """Return the numbers of scopes by fingerprint; add missing scopes."""
         rows = {str(row["fingerprint"]): row for row in wanted}
         known = {text: self._scopes[text] for text in rows if text in self._scopes}
         new = [row for text, row in rows.items() if text not in known]
@@ -186,7 +188,7 @@ class Database:
 
 
 def _use_wal(engine: sa.Engine) -> None:
-    """Switch the file to WAL, once in its life; the process that has its lock does so too."""
+    """Switch the file to WAL mode, once; if another process holds the lock, it does the same."""
     with (
         engine.execution_options(**NO_TRANSACTION).connect() as connection,
         suppress(sa.exc.OperationalError),
@@ -199,7 +201,9 @@ def _prepare(engine: sa.Engine, address: Address) -> None:
         if _has_tables(connection, address):
             return
     with engine.execution_options(**WRITES).begin() as connection:
-        if connection.dialect.name == "postgresql":  # SQLite's write lock is held already
+        if (
+            connection.dialect.name == "postgresql"
+        ):  # in SQLite this transaction holds the write lock
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
         if not _has_tables(connection, address):  # another process may have been faster
             metadata.create_all(connection, checkfirst=False)
@@ -213,13 +217,13 @@ def _has_tables(connection: sa.Connection, address: Address) -> bool:
     if schema.name not in names:
         raise StoreError(
             f"results store {address}: the database belongs to another program (its tables: "
-            f"{', '.join(sorted(names)[:5])}) and was left as it is; name an empty one"
+            f"{', '.join(sorted(names)[:5])}) and was not changed; name an empty database"
         )
     version = connection.scalar(sa.select(schema.c.version))
     if version != VERSION:
         raise StoreError(
-            f"results store {address}: its schema has version {version}, and this autotune knows "
-            f"{VERSION}; it was left as it is: install the autotune that made it, or name another "
+            f"results store {address}: its tables have version {version}, and this autotune reads "
+            f"{VERSION}; the store was not changed: install the autotune that made it, or name another "
             "store by AUTOTUNE_STORE"
         )
     return True

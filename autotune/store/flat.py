@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str) -> dict[str, Any]:
-    """Return a measurement as plain values; absent ones are None.
+    """Return a measurement as plain values; a missing value is None.
 
     The keys are documented in ``docs/formats.md``.
     """
@@ -29,7 +29,7 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
         "launched_by": measurement.launched_by,
         "device": device,
         "message": measurement.message,
-        # JSON has no infinity: what is not a number cannot be compared either.
+        # JSON has neither infinity nor NaN: both become None.
         "max_error": error if error is not None and error < float("inf") else None,
         "registers": measurement.largest_function.registers,
         "spill_bytes": measurement.largest_function.spill_bytes,
@@ -63,7 +63,7 @@ def stored_row(row: Row) -> dict[str, Any]:
 
 
 def last_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return a run's last row of each configuration, in the place of the first.
+    """Return a run's last row of each configuration, in the order of the first rows.
 
     A configuration that the finals disqualified has two rows in a run: its time, then its failure.
     """
@@ -76,7 +76,7 @@ def best_rows(store: Store, count: int, kernel: str | None, device: str | None) 
     """Return the fastest correct rows of each problem, kernel, device and timing, in groups."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for last in store.newest_of_scopes(kernel, device):
-        names = frozenset(last.measurement.configuration)  # tells two kernels of one name apart
+        names = frozenset(last.measurement.configuration)  # two kernels may have the same name
         key = last.kernel, names, last.device_name, last.timing, last.problem
         groups.setdefault(key, []).extend(store.fastest(last.scope, count))
     return [

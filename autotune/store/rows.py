@@ -1,4 +1,4 @@
-"""The values that go into the store and come out of it, and a measurement as JSON. Knows no SQL."""
+"""The values that are stored, and a measurement as JSON. This module uses no SQL."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Value = TypeVar("Value")
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
-#: How a run ended: nothing was left to try, or its budget was spent, or something ended it.
+#: The end of a run: nothing was left to try, the budget was spent, Ctrl-C, or an error.
 RunState: TypeAlias = Literal["done", "budget", "interrupted", "failed"]
-#: How a run ended as far as this machine can see; ``done`` of `RunState` is ``finished``.
+#: The end of a run as this machine sees it; ``done`` of `RunState` is ``finished``.
 RunEnding: TypeAlias = Literal[
     "running", "finished", "budget", "interrupted", "failed", "killed", "unknown"
 ]
@@ -32,17 +32,17 @@ RunEnding: TypeAlias = Literal[
 class Scope:
     """The key of a remembered measurement, without the configuration itself.
 
-    The search space is no part of it: a new value in a parameter's list re-measures nothing.
+    The search space is not part of the key: a new value in a parameter's list re-measures nothing.
     """
 
     kernel: str
     problem: Problem
     device_uuid: str
-    #: The driver's name of the device.
+    #: The device's name, as the driver gives it.
     device_name: str
     driver: str
     toolchain: str
-    #: sha256 of the source and of every file it includes.
+    #: sha256 of the source and of all included files.
     source: str
     #: Fingerprint of the arguments.
     arguments: str
@@ -61,34 +61,34 @@ class Scope:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """The facts of a run before its first measurement."""
+    """The facts of a run that are known when it begins."""
 
     kernel: str
     device_name: str
     strategy: str
     seed: int
-    #: Of this package.
+    #: Version of this package.
     version: str
-    #: The command line, for a person.
+    #: The command line, for people.
     command: str
 
 
 @dataclass(frozen=True)
 class PastRun(RunInfo):
-    """A run as the store remembers it."""
+    """A run in the store."""
 
     id: int
     #: ISO 8601, UTC.
     started: str
-    #: When it ended in good order, ISO 8601, UTC; else None.
+    #: Time of its orderly end, ISO 8601, UTC; None if it has none.
     finished: str | None
-    #: Measurements that it stored itself.
+    #: Number of measurements that it stored.
     rows: int
     ended: RunEnding
 
     @property
     def seconds(self) -> float | None:
-        """Return its duration; None if it did not end in good order."""
+        """Its duration; None if it has no orderly end."""
         if self.finished is None:
             return None
         ended = datetime.fromisoformat(self.finished)
@@ -97,7 +97,7 @@ class PastRun(RunInfo):
 
 @dataclass(frozen=True, kw_only=True)
 class Row(Scope):
-    """One measurement with its provenance, as the store remembers it."""
+    """One measurement in the store, with its provenance."""
 
     id: int
     run_id: int
@@ -112,35 +112,35 @@ class Row(Scope):
 
 @dataclass(frozen=True)
 class SizeTimes:
-    """Median times of configurations on one problem size, measured together on rotated buffers."""
+    """Median times of several configurations on one problem size, measured together on rotated buffers."""
 
     problem: Problem
     times_ms: Mapping[Configuration, float]
 
 
-#: `Scope.timing` of `SizeTimes`: calls take several sets of buffers in turn; see `autotune.measure.rotation`.
+#: `Scope.timing` of `SizeTimes`: calls use several sets of buffers in turn; see `autotune.measure.rotation`.
 ROTATED = "rotated"
 
 
 def encode(value: Any) -> str:
-    """Write a measurement or a problem as strict JSON in ASCII, names in their own order.
+    """Return a measurement or a problem as strict JSON in ASCII; names keep their order.
 
-    JSON has no NaN and no infinity: they become the strings ``nan``, ``inf`` and ``-inf``. ASCII,
-    because compiler logs hold bytes that PostgreSQL refuses in any other form.
+    JSON has neither NaN nor infinity: they become the strings ``nan``, ``inf`` and ``-inf``. The text is
+    ASCII because compiler logs contain bytes that PostgreSQL refuses in other encodings.
     """
     try:
         return _JSON.encode(msgspec.to_builtins(value, enc_hook=dict))
-    except ValueError:  # it holds what is no number
+    except ValueError:  # a NaN or an infinity
         return _JSON.encode(_plain(value))
 
 
 def decode(text: str, kind: type[Value]) -> Value:
-    """Read the text that `encode` made of a value of this kind; raise ValueError if it is damaged."""
+    """Read the text of a value of this type, written by `encode`; raise `ValueError` if it is damaged."""
     decoder = _decoder(cast(Any, kind))
     try:
         if "\\ud" not in text:
             return cast(Value, decoder.decode(text))
-        # It may hold half a surrogate pair, of bytes that were no text, which msgspec refuses.
+        # msgspec refuses single surrogates, which stand for bytes that are not text.
         return msgspec.convert(json.loads(text), kind, strict=False, dec_hook=_fields)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
@@ -148,7 +148,7 @@ def decode(text: str, kind: type[Value]) -> Value:
 
 @cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
+    # Not strict, so that "nan" becomes a float; `_fields` does not convert a configuration's values.
     return msgspec.json.Decoder(kind, strict=False, dec_hook=_fields)
 
 

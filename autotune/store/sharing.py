@@ -1,11 +1,11 @@
-"""One store of many: rows are copied from one store into another, and a server's runs write to a local file.
+"""Merges one store into another, and connects runs with a shared server by a local file.
 
-A run, a scope or a row is the same where its content is equal, so merging twice adds nothing. Rows go
-by batches, each of one transaction: a merge that was killed is continued by the next. Attempts stay
-where they are: they are of one device, and so of one machine.
+Two rows, runs or scopes with equal content are the same, so a second merge adds nothing. A merge copies
+rows in batches, each in its own transaction: if it is killed, the next merge continues. Attempts are not
+copied, since they belong to a device and so to one machine.
 
-A run waits for the server when it begins, and never for it to write. What the server did not get
-stays in the file; the next run with this server, or `autotune doctor merge`, sends it.
+A run waits for the server when it begins, and never for a write. Rows that the server lacks stay in
+the file; the next run with this server, or `autotune doctor merge`, sends them.
 """
 
 from __future__ import annotations
@@ -27,30 +27,35 @@ from autotune.store.access import Remembered, Store, number_of
 from autotune.store.database import Database, measurements, runs, scopes, sent, sizes
 from autotune.store.rows import Scope, SizeTimes
 
-#: Seconds between two merges into the server while a run lasts.
+#: Time in seconds between two merges into the server during a run.
 PUSH_S = 5.0
-#: Maximum wait for the last merge; and the same after an interruption or a failure.
-_LAST_PUSH_S, _BROKEN_OFF_S = 60.0, 1.0
+#: Maximum wait in seconds for the last merge of a run.
+_LAST_PUSH_S = 60.0
+#: Maximum wait in seconds for the last merge after Ctrl-C or an error.
+_BROKEN_OFF_S = 1.0
 #: Maximum number of rows of one transaction.
 BATCH = 1000
-_MERGE_LOCK = 0x6D657267  # two merges at once would both find a row missing
-#: Columns that make a run the same; ``state`` and ``finished`` change while it lasts.
+_MERGE_LOCK = 0x6D657267  # without the lock, two merges at once would both add a missing row
+#: Columns that identify a run; ``state`` and ``finished`` change while it lasts.
 _RUN = [column.name for column in runs.c if column.name not in ("id", "state", "finished")]
-#: Columns that make a row the same, of each table of results.
+#: Columns that identify a row, for each table of results.
 _CONTENT: Mapping[sa.Table, Sequence[str]] = {
     measurements: ("run_id", "scope_id", "configuration", "created", "measurement"),
     sizes: size_rows.CONTENT,
 }
-#: The rows of a table to merge.
+#: A condition on the rows to merge, for each table.
 Chosen: TypeAlias = "Mapping[sa.Table, sa.ColumnElement[bool]]"
 
 
 @dataclass(frozen=True)
 class MergeCounts:
-    """The number of rows that were compared and added, and the last row's id in each table."""
+    """The number of rows of a merge."""
 
+    #: Number of compared rows.
     rows: int
+    #: Number of added rows.
     added: int
+    #: Id of the last row of each table.
     last: Mapping[sa.Table, int]
 
 
@@ -60,9 +65,9 @@ def merge(
     chosen: Chosen | None = None,
     with_runs: bool = True,
 ) -> MergeCounts:
-    """Add to a store the rows of another that it lacks: all, or the chosen ones.
+    """Add the rows of the source that the target lacks: all rows, or the ``chosen`` ones.
 
-    Without ``with_runs`` only the runs of the rows are added.
+    With ``with_runs`` also add runs without rows.
     """
     every = dict.fromkeys(_CONTENT, sa.true())
     return _Merge(source, target).done(every if chosen is None else chosen, with_runs)
@@ -72,8 +77,9 @@ def merge(
 class _Merge:
     source: Database
     target: Database
-    #: Numbers in the target by those in the source.
+    #: Numbers of runs in the target, by number in the source.
     runs: dict[int, int] = field(default_factory=dict)
+    #: Numbers of scopes in the target, by number in the source.
     scopes: dict[int, int] = field(default_factory=dict)
 
     def done(self, chosen: Chosen, with_runs: bool) -> MergeCounts:
@@ -104,9 +110,9 @@ class _Merge:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """Begin a transaction of the target, which no other merge interrupts."""
+        """Begin a transaction in the target that excludes other merges."""
         with self.target.writing() as connection:
-            if connection.dialect.name == "postgresql":  # SQLite's write lock is held already
+            if connection.dialect.name == "postgresql":  # SQLite's write lock excludes them already
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MERGE_LOCK)))
             yield connection
 
@@ -129,7 +135,7 @@ class _Merge:
                 connection.execute(end.values(state=run["state"], finished=run["finished"]))
 
     def _learn_numbers(self, connection: sa.Connection, batch: Iterable[sa.RowMapping]) -> None:
-        """Learn the target's numbers of the runs and scopes of rows; add those that are missing."""
+        """Find the numbers of the rows' runs and scopes in the target; add missing ones."""
         new_runs = {row["run_id"] for row in batch} - self.runs.keys()
         new_scopes = {row["scope_id"] for row in batch} - self.scopes.keys()
         with self.source.reading() as reading:
@@ -162,7 +168,7 @@ class _Merge:
 def _alike(
     connection: sa.Connection, table: sa.Table, rows: Iterable[Mapping[Any, Any]]
 ) -> Iterator[sa.RowMapping]:
-    """Yield the rows of the same scopes, and of the same configurations if the table has them."""
+    """Yield the rows of the same scopes, and of the same configurations if the table has that column."""
     by_scope = defaultdict(set)
     for row in rows:
         by_scope[row["scope_id"]].add(row.get("configuration"))
@@ -188,7 +194,7 @@ def _content(row: Mapping[Any, Any], names: Iterable[str]) -> tuple[Any, ...]:
 
 @contextmanager
 def open_for_runs(url: str) -> Iterator[Store]:
-    """Open the store that runs write to: the file of the URL, or the local file of its server."""
+    """Open the store that runs write to: the file of the URL, or the local file for its server."""
     with Store.open(url) as store:
         if store.address.path:
             yield store
@@ -202,12 +208,12 @@ class SharedStore(Store):
     """The local file of runs that share a server; used within `shared_with`."""
 
     _server: Store
-    #: Why the server could not be reached last; empty while it answers.
+    #: Message of the last failed merge; empty after a successful one.
     _fault = ""
 
     @contextmanager
     def shared_with(self, server: Store) -> Iterator[None]:
-        """Merge with a server: now, every few seconds, and at the end."""
+        """Send rows to a server: now, every `PUSH_S` seconds, and at the end."""
         self._server, ended = server, threading.Event()
         self.push()  # a run does not begin without its server
         pushing = threading.Thread(target=self._push_often, args=[ended], daemon=True)
@@ -222,7 +228,7 @@ class SharedStore(Store):
             if pushing.is_alive() or self._fault:
                 warnings.warn(
                     f"{self._fault or server.address}: some rows are only in {self.address}; the "
-                    "next run with this store sends them, or: autotune doctor merge "
+                    "next run with this store sends them; to send them now: autotune doctor merge "
                     f"{self.address} {server.address}",
                     stacklevel=1,
                 )
@@ -252,11 +258,11 @@ class SharedStore(Store):
 
     def _note(self, error: StoreError) -> None:
         if not self._fault:
-            warnings.warn(f"{error}; rows are kept in {self.address} meanwhile", stacklevel=1)
+            warnings.warn(f"{error}; until then, rows are kept in {self.address}", stacklevel=1)
         self._fault = str(error)
 
     def remembered(self, scope: Scope) -> Remembered:
-        """Return the newest row of every configuration of a scope, the server's included."""
+        """Return the newest row of every configuration of a scope, including the server's rows."""
         if not self._fault:
             try:
                 self._pull(scope.fingerprint)
@@ -272,7 +278,7 @@ class SharedStore(Store):
     def sizes(
         self, kernel: str, source: str, device_name: str, arguments: Iterable[str]
     ) -> list[SizeTimes]:
-        """Return the times on problem sizes, the server's included; see `Store.sizes`."""
+        """Return the times on problem sizes, including the server's rows; see `Store.sizes`."""
         if not self._fault:
             chosen = size_rows.of_kernel(kernel, source, device_name)
             try:

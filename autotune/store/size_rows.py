@@ -1,6 +1,6 @@
 """Rows of times on problem sizes: one row for each size, with the times of several configurations.
 
-Searches never read them; the fit of the answers for other sizes does.
+Only the fit of answers for other sizes reads them, not the search.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from autotune.store.database import Database, scopes, sizes
 from autotune.store.rows import ROTATED, SizeTimes, decode, encode
 from autotune.values import Configuration, Problem
 
-#: Decodes pairs of a configuration, as it is written, and its milliseconds.
+#: Decodes pairs of a configuration, left as JSON, and its time in milliseconds.
 _PAIRS = msgspec.json.Decoder(list[tuple[msgspec.Raw, float]])
-#: Columns of a row that is the same in two stores.
+#: Columns that identify a row.
 CONTENT = ("run_id", "scope_id", "created", "times")
 
 
@@ -29,7 +29,7 @@ def values_of(measured: SizeTimes, run_id: int, scope_id: int, created: str) -> 
 
 
 def of_kernel(kernel: str, source: str, device_name: str) -> sa.ColumnElement[bool]:
-    """Return the condition on rows of one kernel, with this fingerprint of its sources, on one device model."""
+    """Return the condition on rows of a kernel with this fingerprint of its sources, on a device model."""
     of_scope = (
         scopes.c.timing == ROTATED,
         scopes.c.kernel == kernel,
@@ -53,7 +53,7 @@ def read(
     query = query.where(chosen, scopes.c.arguments.in_(list(arguments))).order_by(sizes.c.id)
     with store.reading() as connection:
         rows = connection.execute(query).all()
-    configuration = cache(partial(decode, kind=Configuration))  # thousands of rows share a few
+    configuration = cache(partial(decode, kind=Configuration))  # rows share a few configurations
     found = []
     for number, times, problem in rows:
         try:

@@ -158,13 +158,13 @@ class SeveralDevicesContract:
         self.tuned(self.request("none", "nan"), file)
         before = self.rows(file)
         self.tuned(self.request("none", "nan"), file, note)
-        assert [event.remembered for event in events] == [True] * 6
+        assert [event.is_remembered for event in events] == [True] * 6
         assert self.rows(file) == before
         events.clear()
         self.tuned(self.request("none", "nan", twins=False), file, note)
         by_twin = {row.configuration for row in before if row.device_uuid == TWIN}
         assert {
-            event.measurement.configuration for event in events if not event.remembered
+            event.measurement.configuration for event in events if not event.is_remembered
         } == by_twin
 
     def test_a_worker_that_is_killed_costs_no_row(self, tmp_path):

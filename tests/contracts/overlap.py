@@ -66,7 +66,7 @@ class OverlapContract:
                 break
         (out,) = result.disqualified
         assert (out.configuration["TICKET"], out.status) == ("module", Status.WRONG_RESULT)
-        assert out.message.startswith("shares state between launches: two at once on n=")
+        assert out.message.startswith("its launches share state: two launches at once on n=")
         assert "declare @ticket.exclusive if launches of it must not overlap" in out.message
         assert result.winner is not None
         assert result.winner["TICKET"] == "declared"
