@@ -226,7 +226,7 @@ class Retuner:
 def _alike(target: Target) -> tuple[str, str, str]:
     """Return the properties that the targets of one run share: kernel, caches and objective.
 
-    Empty caches are those that the kernel declares.
+    Empty caches are the caches that the kernel declares.
     """
     if target.known is None:
         return target.kernel.name, "", TIME

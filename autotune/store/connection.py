@@ -195,7 +195,7 @@ UNREACHABLE = (
     "the server cannot be reached, or refuses this user; check that it runs, and check host, "
     "port, user, password and database"
 )
-CHANGED = "the tables differ from those that this version of autotune makes; name another store"
+CHANGED = "the tables differ from the tables of this autotune version; name another store"
 
 
 def explained(error: Exception, address: Address) -> StoreError:
