@@ -208,7 +208,7 @@ def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     Tests marked `many_sizes`, and those on a GPU, have the sizes that there is time for.
     """
     if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
-        monkeypatch.setattr("autotune.run.sizes._LEAST_S", 0.0)
+        monkeypatch.setattr("autotune.run.sizes._MIN_S", 0.0)
 
 
 @pytest.fixture(autouse=True)

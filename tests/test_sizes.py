@@ -146,7 +146,7 @@ class Case:
         self.now_s, self.checked, self.sizes = 0.0, [], None
         clock = SimpleNamespace(monotonic=lambda: self.now_s)
         monkeypatch.setattr("autotune.run.sizes.time", clock)
-        monkeypatch.setattr("autotune.run.sizes._LEAST_S", 1.0)
+        monkeypatch.setattr("autotune.run.sizes._MIN_S", 1.0)
 
     def job(self, problem, seed=None, names=(EXACT, RANDOM)):
         argument = Argument("x", "input", self.dtype, (problem.n,))

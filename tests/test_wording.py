@@ -50,8 +50,6 @@ UNCLEAN = frozenset(
         "autotune/kernel/modules.py",
         "autotune/kernel/space.py",
         "autotune/report/summary.py",
-        "autotune/run/answering.py",
-        "autotune/run/size_times.py",
         "autotune/triton/calls.py",
         "autotune/triton/recorder.py",
         "autotune/tuned/__init__.py",

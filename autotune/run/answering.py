@@ -1,7 +1,8 @@
 """Times the configurations that may answer other sizes: on the tuned problems, then on random sizes.
 
-This is the last step of a run, and `autotune sizes` goes on with it. All times are of `autotune.measure.rotation`
-and go into the store, a row for each size; those on tuned problems are the matrix of the record, too.
+This is the last step of a run, and `autotune sizes` continues it. `autotune.measure.rotation` takes the
+times. They go into the store, with a row for each size. The times on tuned problems are also the matrix
+of the record.
 """
 
 from __future__ import annotations
@@ -29,20 +30,24 @@ from autotune.search.session import Listener, Phase
 from autotune.store import ROTATED, Scope, SizeTimes, Store
 from autotune.values import Configuration, Problem
 
-#: Configurations that are verified and timed on a tuned problem, however little time there is.
-_LEAST = 4
-#: Longest and shortest time for the samples on a tuned problem.
-_MOST_S, _LEAST_S = 10.0, 2.0
-#: Random sizes of one task, and tasks that compilers work on ahead.
-_SIZES_PER_TASK, _TASKS_AHEAD = 8, 4
-#: Sizes in a row that no configuration allows, after which no more are drawn.
+#: Number of configurations that are verified and timed on a tuned problem even if no time is left.
+_MIN_CONFIGURATIONS = 4
+#: Maximum time in seconds for the samples on a problem.
+_MAX_S = 10.0
+#: Minimum time in seconds for the samples on a tuned problem.
+_MIN_S = 2.0
+#: Number of random sizes in one task.
+_SIZES_PER_TASK = 8
+#: Number of tasks whose configurations compile ahead.
+_TASKS_AHEAD = 4
+#: Maximum number of random sizes in a row that no configuration allows; then drawing ends.
 _MAX_REFUSED = 1000
 
 _Pair: TypeAlias = tuple[Problem, Configuration]
 
 
 class AnswerTimer:
-    """Times the configurations of one run that may answer other sizes."""
+    """Times the configurations of a run on tuned problems and on random sizes."""
 
     def __init__(self, bench: Bench, store: Store, run_id: int, listener: Listener) -> None:
         self._bench, self._store, self._run_id = bench, store, run_id
@@ -56,14 +61,14 @@ class AnswerTimer:
         candidates: Sequence[Configuration],
         seconds: float,
     ) -> Portfolio | None:
-        """Verify and time configurations on tuned problems; ``problems`` have the times of their winners, in ms.
+        """Verify and time candidates, the most important first, on tuned problems.
 
-        The quickest problem comes first. Verifying there may take half of the time, and the configurations that
-        have no turn by then are left out everywhere; candidates begin with the most important one. Each later
-        problem has an equal share of the time that is left. Once most problems are timed, a problem is left out
-        if it has time for so few configurations that the matrix would shrink.
+        ``problems`` maps each problem to the time of its winner in ms. The quickest problem comes first, and
+        verification on it may take half of the time. Candidates that are not reached by then are dropped for
+        all problems. Each later problem gets an equal share of the remaining time. Once most problems are
+        timed, a problem is left out if its share of candidates is too small and the matrix would shrink.
 
-        Returns None, with a warning, if the device process fails: the winners stand without a portfolio.
+        If the device process fails, warn and return None: the record then has no portfolio.
         """
         bench, columns = self._bench, dict[Problem, dict[Configuration, float | None]]()
         quickest_first = sorted(problems, key=problems.__getitem__)
@@ -85,8 +90,8 @@ class AnswerTimer:
             raise
         except AutotuneError as error:
             warnings.warn(
-                f"{bench.kernel.name}: the best were not compared on every problem, so "
-                f"lookup of other problems uses the nearest winner: {error}",
+                f"{bench.kernel.name}: the best configurations were not compared on every problem, so "
+                f"lookup answers other problems with the nearest winner: {error}",
                 stacklevel=2,
             )
             return None
@@ -107,37 +112,37 @@ class AnswerTimer:
         seconds: float,
         verify_s: float,
     ) -> dict[Configuration, float | None]:
-        """Return the time of configurations on one problem; None for one that fails verification there.
+        """Return the times in ms of configurations on one problem; None for a wrong configuration.
 
-        Later configurations than the first `_LEAST` are left out if ``verify_s`` are over.
+        After ``verify_s``, only the first `_MIN_CONFIGURATIONS` are still verified.
         """
         bench = self._bench
         self._listener(Phase(problem, "portfolio"))
         job = bench.job(problem)
         allowed = [chosen for chosen in configurations if bench.kernel.allows(chosen, problem)]
         self._binaries.begin([(problem, configuration) for configuration in allowed])
-        bench.worker.prepare(job)  # starting the process takes no problem's share
+        bench.worker.prepare(job)  # the start of the process does not count for the problem's share
         begun = bench.clock_s()
         times: dict[Configuration, float | None] = {}
         correct = []
         for configuration in configurations:
-            if len(times) >= _LEAST and bench.clock_s() > begun + verify_s:
+            if len(times) >= _MIN_CONFIGURATIONS and bench.clock_s() > begun + verify_s:
                 break
             times[configuration] = None
             if configuration in allowed and bench.verify(job, configuration).status is Status.OK:
                 correct.append((problem, configuration))
         bench.compilers.drop()
         left_s = begun + seconds - bench.clock_s()
-        size_s = min(_MOST_S, max(_LEAST_S, left_s))
+        size_s = min(_MAX_S, max(_MIN_S, left_s))
         (row,) = self._timed([problem], correct, size_s, job)
         return {**times, **row.times_ms}
 
     # ------------------------------------------------------------------ random sizes
 
     def time_random_sizes(self, matrix: TimeMatrix, seed: int, seconds: float) -> None:
-        """Time the configurations of a matrix on random sizes that it does not have, and add them.
+        """Time the configurations of a matrix on new random sizes, and add the times to the matrix.
 
-        No task begins after ``seconds``. The same seed goes on with the same sizes.
+        No task begins after ``seconds``. A run with the same seed continues the same series of sizes.
         """
         bench = self._bench
         kernel, device = bench.kernel, bench.device
@@ -159,7 +164,7 @@ class AnswerTimer:
             except StoreError:
                 raise
             except AutotuneError as error:
-                warnings.warn(f"{kernel.name}: no further sizes are timed: {error}", stacklevel=2)
+                warnings.warn(f"{kernel.name}: no more sizes are timed: {error}", stacklevel=2)
                 return
             for row in rows:
                 matrix.add(row)
@@ -167,7 +172,7 @@ class AnswerTimer:
     def _new_sizes(self, matrix: TimeMatrix, seed: int) -> Iterator[Problem]:
         kernel, refused = self._bench.kernel, 0
         for problem in random_sizes(kernel, self._bench.device, seed):
-            if any(kernel.allows(each, problem) for each in matrix.configurations):
+            if any(kernel.allows(c, problem) for c in matrix.configurations):
                 refused = 0
                 if problem not in matrix:
                     yield problem
@@ -180,13 +185,13 @@ class AnswerTimer:
         self,
         problems: Sequence[Problem],
         pairs: Sequence[_Pair],
-        size_s: float = _MOST_S,
+        size_s: float = _MAX_S,
         job: Job | None = None,
     ) -> list[SizeTimes]:
         """Time pairs of problem and configuration, and store the times.
 
-        The problem of a job with data sets is timed on these. A pair that kills or hangs the process is left
-        out, and the others begin again.
+        If ``job`` is given, its problem is timed on the job's data sets. A pair that kills or hangs the
+        process is left out, and the other pairs begin again.
         """
         bench, entrants = self._bench, self._binaries.of(pairs)
         job, left = job or bench.job(problems[0], names=()), list(entrants)
@@ -231,7 +236,7 @@ class AnswerTimer:
 
 
 class Binaries:
-    """Configurations with their binaries, which differ by the problem in some languages."""
+    """The binaries of configurations; in some languages they also depend on the problem."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -239,12 +244,12 @@ class Binaries:
         self._entrants = dict[tuple[Configuration, str], CompiledEntrant]()
 
     def begin(self, pairs: Iterable[_Pair]) -> None:
-        """Begin to compile what is not compiled yet, and return at once."""
+        """Submit the pairs that are not compiled yet, and return at once."""
         for pair in pairs:
             self._bench.compilers.submit(self._job(*pair))
 
     def of(self, pairs: Sequence[_Pair]) -> dict[_Pair, CompiledEntrant]:
-        """Return the pairs that compile, once they are compiled."""
+        """Wait for the compiles; return the pairs that compiled, with their binaries."""
         self.begin(pairs)
         found = dict[_Pair, CompiledEntrant]()
         for problem, configuration in pairs:
@@ -266,15 +271,15 @@ class Binaries:
 def stored_sizes(
     bench: Bench, store: Store, wrong: Set[Configuration] = frozenset()
 ) -> list[SizeTimes]:
-    """Return the store's times on problem sizes that are of the kernel as it is now, on this device model.
+    """Return the store's times on problem sizes for the current files of the kernel and this device model.
 
-    Wrong configurations are left out, and those that are not in the space any more.
+    Wrong configurations and configurations outside the space are left out.
     """
     kernel, device = bench.kernel, bench.device
     arguments = {arguments_fingerprint(kernel, problem) for problem in kernel.all_problems()}
     rows = store.sizes(kernel.name, bench.source, device.name, arguments)
     every = {configuration for row in rows for configuration in row.times_ms}
-    members = {each for each in every - wrong if is_member(kernel, each, device)}
+    members = {c for c in every - wrong if is_member(kernel, c, device)}
     return [
         replace(row, times_ms={c: ms for c, ms in row.times_ms.items() if c in members})
         for row in rows

@@ -1,4 +1,4 @@
-"""Goes on with the last step of a run for a record: `autotune sizes`."""
+"""Continues the last step of a run for a record: `autotune sizes`."""
 
 from __future__ import annotations
 
@@ -31,27 +31,29 @@ from autotune.store import RunInfo, Store
 from autotune.tuned.record import TIME, TunedRecord, key_of
 from autotune.values import Configuration, Problem
 
-#: Winners of other devices that are tried.
-_MOST_OF_OTHERS = 32
-#: Shares of the time: for the tuned problems, and for verifying configurations that this record does not have.
-_TUNED_SHARE, _VERIFYING_SHARE = 0.5, 0.3
+#: Maximum number of other devices' winners that are tried.
+_MAX_OF_OTHERS = 32
+#: Share of the time for the tuned problems.
+_TUNED_SHARE = 0.5
+#: Share of the time for the verification of configurations that this record does not contain.
+_VERIFYING_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """A record whose answers for other sizes are to be improved, and the time for it."""
+    """A request to improve a record's answers for other sizes within a time."""
 
     kernel: Kernel
     device: Device
     record: TunedRecord
     seconds: float
-    #: Further records of this device model, whose configurations enter.
+    #: Other records of this device model, whose configurations take part.
     own: Sequence[TunedRecord] = ()
-    #: Records of other devices: what wins there is verified first.
+    #: Records of other devices, whose winners take part if they pass verification.
     others: Sequence[TunedRecord] = ()
-    #: Of the random sizes; the same seed goes on with the same sizes.
+    #: Seed of the random sizes; the same seed continues the same series of sizes.
     seed: int = 1
-    #: Time the tuned problems again.
+    #: Whether to time the tuned problems again.
     fresh: bool = False
     command: str = ""
 
@@ -61,40 +63,44 @@ class ContinuedRun:
     """The result of a continuation: a run without searches."""
 
     result: RunResult
-    #: The number of random sizes in the store.
+    #: Number of random sizes in the store.
     sizes: int
     #: The speed of answers on sizes that the fit did not have.
     held_out: HeldOut
 
 
-def continued(asked: Continuation, store: Store, listener: Listener = ignore) -> ContinuedRun:
-    """Time configurations of a record on its problems, if they are not timed, and on random sizes; fit answers.
+def continued(
+    continuation: Continuation, store: Store, listener: Listener = ignore
+) -> ContinuedRun:
+    """Time the configurations of a record on its problems and on random sizes, and fit its answers.
+
+    Problems that are timed already are not timed again, unless the request says so.
 
     Raises
     ------
     UsageError
         If the record is not tuned for time, or was tuned before the kernel changed.
     """
-    kernel, device, record = asked.kernel, asked.device, asked.record
+    kernel, device, record = continuation.kernel, continuation.device, continuation.record
     if record.objective != TIME:
         raise UsageError(
-            f"{record.kernel} on {record.device.name} is tuned for {record.objective}; answers for other "
-            "sizes are chosen by time"
+            f"{record.kernel} on {record.device.name} is tuned for {record.objective}, but answers for other "
+            "sizes are chosen by time; tune it with --objective time"
         )
     require_current(record, kernel)
-    request = replace(request_for(record, kernel, device), command=asked.command)
+    request = replace(request_for(record, kernel, device), command=continuation.command)
     info = RunInfo(
         kernel=kernel.name,
         device_name=device.name,
         strategy="sizes",
-        seed=asked.seed,
+        seed=continuation.seed,
         version=__version__,
-        command=asked.command,
+        command=continuation.command,
     )
     with closing(Bench(request)) as bench:
         run_id = store.begin_run(info)
         try:
-            found = _Continuing(asked, bench, store, run_id, listener).done()
+            found = _Continuing(continuation, bench, store, run_id, listener).done()
         except BaseException as error:
             is_stopped = isinstance(error, KeyboardInterrupt)
             store.finish_run(run_id, "interrupted" if is_stopped else "failed")
@@ -105,33 +111,40 @@ def continued(asked: Continuation, store: Store, listener: Listener = ignore) ->
 
 class _Continuing:
     def __init__(
-        self, asked: Continuation, bench: Bench, store: Store, run_id: int, listener: Listener
+        self,
+        continuation: Continuation,
+        bench: Bench,
+        store: Store,
+        run_id: int,
+        listener: Listener,
     ) -> None:
-        self.asked, self.bench, self.store, self.run_id = asked, bench, store, run_id
+        self.continuation, self.bench, self.store, self.run_id = continuation, bench, store, run_id
         self.listener = listener
         self.timer = AnswerTimer(bench, store, run_id, listener)
-        entries = asked.record.problems
+        entries = continuation.record.problems
         self.problems = {Problem(dict(entry.problem)): entry.median_ms for entry in entries}
 
     def done(self) -> ContinuedRun:
-        asked, bench = self.asked, self.bench
-        kernel = asked.kernel
-        end = bench.clock_s() + asked.seconds
-        has_sizes = can_draw(kernel, asked.device)
-        measured = asked.record.portfolio
-        if asked.fresh or not _is_whole(asked.record):
-            measured = self._portfolio(asked.seconds * (_TUNED_SHARE if has_sizes else 1.0))
+        continuation, bench = self.continuation, self.bench
+        kernel = continuation.kernel
+        end = bench.clock_s() + continuation.seconds
+        has_sizes = can_draw(kernel, continuation.device)
+        measured = continuation.record.portfolio
+        if continuation.fresh or not _is_whole(continuation.record):
+            measured = self._portfolio(continuation.seconds * (_TUNED_SHARE if has_sizes else 1.0))
         rows = stored_sizes(bench, self.store)
-        current = [record for record in asked.own if is_current(record, kernel)]
-        entrants = dict.fromkeys(candidates_of([asked.record, *current], kernel, asked.device))
+        current = [record for record in continuation.own if is_current(record, kernel)]
+        entrants = dict.fromkeys(
+            candidates_of([continuation.record, *current], kernel, continuation.device)
+        )
         if has_sizes:
             known = {*entrants, *TimeMatrix((), rows).configurations}
             entrants |= dict.fromkeys(self._verified(known))
         matrix = TimeMatrix(entrants, rows)
         if has_sizes:
-            self.timer.time_random_sizes(matrix, asked.seed, end - bench.clock_s())
+            self.timer.time_random_sizes(matrix, continuation.seed, end - bench.clock_s())
         sizes = matrix.portfolio()
-        record, held_out = fitted_with(asked.record, kernel, measured, sizes)
+        record, held_out = fitted_with(continuation.record, kernel, measured, sizes)
         result = RunResult(
             request=bench.request,
             problems=(),
@@ -149,23 +162,28 @@ class _Continuing:
         return ContinuedRun(result, len(random), held_out)
 
     def _portfolio(self, seconds: float) -> Portfolio:
-        """Time the best of each race and the default on all tuned problems; compiling does not count."""
-        asked, old = self.asked, self.asked.record.portfolio
-        races = [entry.race for entry in asked.record.problems]
+        """Time the best of each race and the default on all tuned problems.
+
+        The time for compiling does not count.
+        """
+        continuation, old = self.continuation, self.continuation.record.portfolio
+        races = [entry.race for entry in continuation.record.problems]
         entrants = [
             entrant
-            for entrant in verdict.portfolio_entrants(races, asked.kernel.default())
-            if is_member(asked.kernel, entrant, asked.device)
+            for entrant in verdict.portfolio_entrants(races, continuation.kernel.default())
+            if is_member(continuation.kernel, entrant, continuation.device)
         ]
         self._compile(entrants)
         found = self.timer.portfolio(self.problems, entrants, seconds)
         if found is None:
-            raise AutotuneError(f"{asked.kernel.name}: the tuned problems could not be timed")
+            raise AutotuneError(
+                f"{continuation.kernel.name}: the tuned problems could not be timed"
+            )
         if old.is_far_wider(msgspec.structs.replace(found, tables=old.tables)):
             warnings.warn(
-                f"{asked.kernel.name}: there was time for {len(found.configurations)} configurations on "
-                f"{len(found.problems)} problems; the record's {len(old.configurations)} on "
-                f"{len(old.problems)} are kept; raise --budget",
+                f"{continuation.kernel.name}: there was time for only {len(found.configurations)} configurations on "
+                f"{len(found.problems)} problems, so the record keeps its {len(old.configurations)} on "
+                f"{len(old.problems)}; raise --budget",
                 stacklevel=2,
             )
             return old
@@ -182,23 +200,29 @@ class _Continuing:
                     act(job)
 
     def _verified(self, known: set[Configuration]) -> list[Configuration]:
-        """Return winners of other devices and seeds that are correct on all odd sizes and a tuned problem."""
-        asked, bench = self.asked, self.bench
+        """Return other devices' winners and seeds that are correct on all odd sizes and a tuned problem."""
+        continuation, bench = self.continuation, self.bench
         others = [
-            *_winners(asked.others)[:_MOST_OF_OTHERS],
-            *map(asked.kernel.completed, asked.kernel.seeds),
+            *_winners(continuation.others)[:_MAX_OF_OTHERS],
+            *map(continuation.kernel.completed, continuation.kernel.seeds),
         ]
         new = [
             other
             for other in dict.fromkeys(others)
-            if other not in known and is_member(asked.kernel, other, asked.device)
+            if other not in known and is_member(continuation.kernel, other, continuation.device)
         ]
         if not new:
             return []
         quickest = min(self.problems, key=self.problems.__getitem__)
         self.listener(Phase(quickest, "other inputs"))
-        jobs = [bench.job(problem) for problem in (*asked.kernel.edges_on(asked.device), quickest)]
-        until, correct = bench.clock_s() + _VERIFYING_SHARE * asked.seconds, list[Configuration]()
+        jobs = [
+            bench.job(problem)
+            for problem in (*continuation.kernel.edges_on(continuation.device), quickest)
+        ]
+        until, correct = (
+            bench.clock_s() + _VERIFYING_SHARE * continuation.seconds,
+            list[Configuration](),
+        )
         for configuration in new:
             if bench.clock_s() > until:
                 break
@@ -207,7 +231,7 @@ class _Continuing:
         return correct
 
     def _is_correct(self, configuration: Configuration, jobs: Sequence[Job]) -> bool:
-        kernel = self.asked.kernel
+        kernel = self.continuation.kernel
         allowed = [job for job in jobs if kernel.allows(configuration, job.problem)]
         for job in allowed:
             checked = self.bench.verify(job, configuration)
@@ -224,9 +248,9 @@ class _Continuing:
 def candidates_of(
     records: Iterable[TunedRecord], kernel: Kernel, device: Device
 ) -> list[Configuration]:
-    """Return the default, and the portfolios, winners, ties and answers of records of this device model.
+    """Return the default, and the portfolios, winners, ties and answers of records of a device model.
 
-    All of them were verified when they were tuned.
+    The runs of these records have verified them.
     """
     found = [kernel.default()]
     for record in records:
@@ -234,19 +258,19 @@ def candidates_of(
         found += [Configuration(dict(plan.configuration)) for plan in record.plans()]
         races = [entry.race for entry in record.problems if entry.race]
         tied = [finalist for race in races for finalist in race.contenders if finalist.tied]
-        found += [Configuration(dict(each.configuration)) for each in tied if each.configuration]
-    return [each for each in dict.fromkeys(found) if is_member(kernel, each, device)]
+        found += [Configuration(dict(f.configuration)) for f in tied if f.configuration]
+    return [c for c in dict.fromkeys(found) if is_member(kernel, c, device)]
 
 
 def _winners(records: Iterable[TunedRecord]) -> list[Configuration]:
-    """Return the winners of records, those of the most problems first."""
+    """Return the winners of records; a winner of more problems comes first."""
     entries = (entry for record in records for entry in record.problems)
     counts = Counter(Configuration(dict(entry.configuration)) for entry in entries)
     return [configuration for configuration, _ in counts.most_common()]
 
 
 def _is_whole(record: TunedRecord) -> bool:
-    """Return whether the matrix of a record has all its problems, with their winners where it has room."""
+    """Return whether the matrix of a record has all problems, and all winners or the maximum size."""
     matrix = record.portfolio
     problems = {key_of(problem) for problem in matrix.problems}
     configurations = set(map(Configuration, matrix.configurations))

@@ -1,4 +1,4 @@
-"""Draws random problem sizes for a kernel, the same ones by the same seed."""
+"""Draws random problem sizes for a kernel; equal seeds give equal sizes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from autotune.measure.rotation import MOST_SETS
 from autotune.run.sizes import size_fields
 from autotune.values import Problem, category_of
 
-#: Smallest value of a field that is not thin, and largest of a thin one.
-_LEAST, _THIN = 16, 70
-#: Share of sizes with a thin side, and multiples that fields have, with equal shares.
-_THIN_SHARE, _MULTIPLES = 0.25, (64, 8, 1)
-#: Longest time of a call at the device's peaks, and share of its memory that the arrays take.
-_LONGEST_MS, _MEMORY_SHARE = 8.0, 0.1
-#: Draws in a row without a new size after which the sizes are exhausted.
+#: Minimum value of a field, unless the side is thin.
+_MIN_VALUE = 16
+#: Maximum value of a thin side.
+_MAX_THIN = 70
+#: Share of sizes with a thin side.
+_THIN_SHARE = 0.25
+#: Multiples to which fields are rounded, with equal probability.
+_MULTIPLES = (64, 8, 1)
+#: Maximum time of a call, computed from the device's peaks.
+_LONGEST_MS = 8.0
+#: Maximum share of the device's memory for the arrays.
+_MEMORY_SHARE = 0.1
+#: Maximum number of draws in a row without a new size; then drawing ends.
 _MAX_REPEATS = 10_000
-
-
 #: The seed of the sizes that runs and `autotune sizes` time by default.
 SEED = 1
 
@@ -36,14 +40,14 @@ def can_draw(kernel: Kernel, device: Device) -> bool:
 def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]:
     """Yield different problems, log-uniform in each field up to its largest declared value.
 
-    A third are multiples of 64, a third of 8; a quarter have a thin side. Fields that are not sizes keep the
-    values of declared problems, each category about as often. Problems that are too large or too slow for the
-    device are left out.
+    A third of them are multiples of 64, and a third multiples of 8. A quarter have a thin side. Fields that
+    are not sizes have the values of declared problems, with all categories about equally often. Problems
+    that are too large or too slow for the device are left out.
     """
     declared = kernel.problems.get(device.backend) or kernel.all_problems()
     fields = size_fields(kernel, declared[0])
     if not fields:
-        raise UsageError(f"{kernel.name}: no integer field that may differ at run time")
+        raise UsageError(f"{kernel.name}: no random sizes: no integer field may vary at run time")
     most = {name: max(problem[name] for problem in declared) for name in fields}
     counts = Counter(map(category_of, declared))
     largest = max(counts.values())
@@ -54,11 +58,11 @@ def random_sizes(kernel: Kernel, device: Device, seed: int) -> Iterator[Problem]
         multiple, thin = rng.choice(_MULTIPLES), rng.random() < _THIN_SHARE and len(fields) > 1
         sizes = {}
         for name in fields:
-            drawn = _log_uniform(rng, min(_LEAST, most[name]), most[name])
+            drawn = _log_uniform(rng, min(_MIN_VALUE, most[name]), most[name])
             sizes[name] = max(multiple, round(drawn / multiple) * multiple)
         if thin:
             name = rng.choice(fields)
-            sizes[name] = round(_log_uniform(rng, 1, min(_THIN, most[name])))
+            sizes[name] = round(_log_uniform(rng, 1, min(_MAX_THIN, most[name])))
         problem = rng.choice(even).replace(**sizes)
         if problem not in known and _is_feasible(kernel, device, problem):
             known.add(problem)

@@ -1,4 +1,4 @@
-"""Computes how a configuration launches: the plans of a record and the launch steps of a winner."""
+"""Computes the launches of a configuration: the plans of a record and the launch steps of a winner."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from autotune.values import Configuration, Problem
 
 
 def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
-    """Return the plan of the default; it is deterministic if it is deterministic on every problem."""
+    """Return the plan of the default, marked deterministic if it is deterministic on every problem."""
     configuration = kernel.default()
-    always = all(kernel.is_deterministic(configuration, each) for each in kernel.all_problems())
+    always = all(kernel.is_deterministic(configuration, p) for p in kernel.all_problems())
     plan = plan_of(kernel, configuration, problem, device)
     return msgspec.structs.replace(plan, deterministic=always)
 
 
 def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
-    """Return the main launch of a configuration; its grid is an expression of the problem where it can be traced."""
+    """Return the main launch of a configuration; a grid that can be traced is an expression of the problem."""
     main = _sequence(kernel, configuration, problem, device).main
     steps = traced(kernel, configuration, device, problem)
     return Plan(
@@ -51,7 +51,7 @@ def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, devi
 def _sequence(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> LaunchSequence:
-    """Return a launch sequence, completed by the values that the compiler of a language decides."""
+    """Return a launch sequence, completed by values that the language's compiler decides."""
     plan = launch_sequence(kernel, configuration, problem, device)
     if kernel.language is None:
         return plan
@@ -74,7 +74,7 @@ def _three(sizes: tuple[int, ...]) -> Triple:
 def steps_of(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> tuple[LaunchStep | FillStep, ...]:
-    """Return all launches and fills of a configuration on a problem, in their order."""
+    """Return all launches and fills of a configuration on a problem, in order."""
     concrete = _sequence(kernel, configuration, problem, device).steps
     symbolic = traced(kernel, configuration, device, problem) or (None,) * len(concrete)
     steps: list[LaunchStep | FillStep] = []

@@ -1,4 +1,4 @@
-"""Makes the tuned record of a run, and computes again what follows from a record's kernel. Writes no file."""
+"""Makes the tuned record of a run, and computes the derived values of a record again. It writes no file."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from autotune.values import Configuration, Problem
 
 
 def record_of(run: RunResult) -> TunedRecord:
-    """Return the tuned record of one run, without the problems that have no winner.
+    """Return the tuned record of one run, with the problems that have a winner.
 
-    Merge it into what is known with `autotune.tuned.writing.update`.
+    Merge it into the records with `autotune.tuned.writing.update`.
     """
     kernel, device = run.request.kernel, run.request.device
     problems = tuple(_tuned(run, result) for result in run.solved)
-    if problems:  # a fleet's finals are held by another card where the first is lost
+    if problems:  # in a fleet, another card holds the finals if the first card is lost
         device = replace(device, uuid=problems[0].origin.device_uuid)
     wrong = wrong_somewhere(run.problems)
     right = [tuned for tuned in problems if Configuration(tuned.configuration) not in wrong]
@@ -82,13 +82,13 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     kernel, problem, device = request.kernel, result.problem, request.device
     winner = outcome.winner
     configuration = Configuration(winner.configuration)
-    row = next(each.row for each in race.finalists if each.configuration == configuration)
+    row = next(f.row for f in race.finalists if f.configuration == configuration)
     assert row is not None
     median_ms = winner.time_ms.value
     work = kernel.work_of(problem)
     fraction, limit = share(work, median_ms, run.limits) if work else (None, None)
     if limit not in ARITHMETIC and not race.timing.is_cold:
-        fraction = limit = None  # the memory's rate is no limit of what is in a cache
+        fraction = limit = None  # the memory's rate does not limit data in a cache
     return TunedProblem(
         problem=dict(problem),
         race=outcome,
@@ -117,7 +117,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
 
 
 def _declared(kernel: Kernel, device: Device) -> dict[str, Any]:
-    """Return the fields of a record that a kernel alone decides."""
+    """Return the fields of a record that depend on the kernel only."""
     example = kernel.first_problem(device.backend)
     return {
         "kernel": kernel.name,
@@ -135,7 +135,7 @@ def _declared(kernel: Kernel, device: Device) -> dict[str, Any]:
 def _of_winner(
     kernel: Kernel, problem: Problem, race: RaceResult, device: Device
 ) -> dict[str, Any]:
-    """Return the fields of a tuned problem that follow from the result of its race."""
+    """Return the fields of a tuned problem that depend on the result of its race."""
     configurations = [
         Configuration(found.configuration)
         for found in (race.winner, race.best_deterministic)
@@ -143,7 +143,7 @@ def _of_winner(
     ]
     work, median_ms = kernel.work_of(problem), race.winner.time_ms.value
     return {
-        "plans": tuple(plan_of(kernel, each, problem, device) for each in configurations),
+        "plans": tuple(plan_of(kernel, c, problem, device) for c in configurations),
         "steps": steps_of(kernel, configurations[0], problem, device),
         "gb_per_s": _rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
         "gflop_per_s": _rate(work.flops, median_ms) if work else None,
@@ -151,7 +151,7 @@ def _of_winner(
 
 
 def recomputed(record: TunedRecord, kernel: Kernel) -> TunedRecord:
-    """Return a record with all that follows from its kernel computed again; measurements stay."""
+    """Return a record with all values that follow from its kernel computed again; measurements stay."""
     device = record.device.planned_for()
     source = source_fingerprint(kernel)
     return msgspec.structs.replace(
@@ -193,14 +193,14 @@ def refitted(
 def fitted_with(
     record: TunedRecord, kernel: Kernel, measured: Portfolio, sizes: Portfolio | None = None
 ) -> tuple[TunedRecord, HeldOut]:
-    """Return a record with new answers for other problems, and their worth on held-out sizes.
+    """Return a record with new answers for other problems, and the speed of the answers on held-out sizes.
 
-    See `fitted_tables` for ``sizes``. A prediction of the record that was fitted to more sizes stays.
+    See `fitted_tables` for ``sizes``. If the record's prediction was fitted to more sizes, it stays.
     """
     require_current(record, kernel)
     device = record.device.planned_for()
     request = request_for(record, kernel, device)
-    # As the matrix was.
+    # Timed like the matrix.
     entries = [
         entry
         for entry in record.problems
@@ -212,7 +212,7 @@ def fitted_with(
 
 
 def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
-    """Return a request that measures a record's problems as their winners were measured."""
+    """Return a request that measures a record's problems in the way in which their winners were measured."""
     problems = tuple(Problem(dict(entry.problem)) for entry in record.problems)
     found = {Timing(entry.race.timing).caches for entry in record.problems}
     return Request.without_search(
@@ -221,7 +221,7 @@ def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
 
 
 def is_current(record: TunedRecord, kernel: Kernel) -> bool:
-    """Return whether a kernel is as it was when all entries of a record were tuned."""
+    """Return whether a kernel is unchanged since the entries of a record were tuned."""
     source = source_fingerprint(kernel)
     return all(
         (entry.origin.source, entry.origin.arguments)
@@ -231,10 +231,10 @@ def is_current(record: TunedRecord, kernel: Kernel) -> bool:
 
 
 def require_current(record: TunedRecord, kernel: Kernel) -> None:
-    """Raise UsageError if a kernel changed after a record was tuned: its launches are not known any more."""
+    """Raise `UsageError` if a kernel changed after a record was tuned: its launches may differ now."""
     if not is_current(record, kernel):
         raise UsageError(
-            f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
+            f"{record.kernel} on {record.device.name}: the kernel changed after it was tuned; "
             f"run: autotune retune {record.kernel}"
         )
 
@@ -247,7 +247,7 @@ def _launches(kernel: Kernel, device: Device) -> Launches:
     def plan(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return planned(Configuration(dict(values)), Problem(dict(problem)))
 
-    # The layouts that a winner is verified on.
+    # The layouts on which a winner is verified.
     others = dict.fromkeys(kernel.layout_of(edge) for edge in kernel.edge_problems)
     layouts = [kernel.filled(layout) for layout in others]
     return Launches(plan, device.sm_count, kernel.layout, layouts)
@@ -275,7 +275,7 @@ def _metrics(
 
 
 def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...], agreed: int) -> Checks | None:
-    """Return the check on random data with the largest error: exact data has none."""
+    """Return the check on random data with the largest error; on exact data there is no error."""
     random = [check for check in checks if check.dataset == "random"]
     if not random:
         return None

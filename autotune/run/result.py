@@ -28,7 +28,7 @@ _WRONG = frozenset(
     }
 )
 
-#: First words of `SearchSession.ended_by` where the budget ended the search.
+#: Beginnings of `SearchSession.ended_by` if the budget ended the search.
 _BY_BUDGET = ("time", "budget")
 
 
@@ -37,39 +37,43 @@ class ProblemResult:
     """The result of one problem."""
 
     problem: Problem
-    #: In the order they were asked for, remembered ones included.
+    #: Measurements in the order of the search, new or remembered.
     measured: tuple[Measurement, ...]
     #: Measurements of configurations that failed verification in the finals.
     disqualified: tuple[Measurement, ...] = ()
-    #: The final race and its outcome; None if no configuration passed verification.
+    #: The final race; None if no configuration passed verification.
     race: Race | None = None
+    #: The outcome of the race; None if no configuration passed verification.
     result: RaceResult | None = None
     seconds: float = 0.0
-    #: Finalists in which compute-sanitizer found no fault; None if it did not run.
+    #: Number of finalists in which compute-sanitizer found no fault; None if it did not run.
     sanitized: int | None = None
-    #: Why the search ended; see `SearchSession.ended_by`.
+    #: Reason why the search ended; see `SearchSession.ended_by`.
     ended_by: str = ""
-    #: Configurations that agree on the expected results; 0 if a reference computes them.
+    #: Number of configurations that agree on the expected results; 0 if a reference computes them.
     agreed: int = 0
 
     @property
     def trials(self) -> tuple[Measurement, ...]:
-        """Return one measurement per configuration, in search order; of a disqualified one its failure."""
+        """One measurement per configuration, in search order; for a disqualified one, its failure."""
         return newest((*self.measured, *self.disqualified))
 
     @property
     def winner(self) -> Configuration | None:
-        """Return the configuration that won; None if no configuration passed verification."""
+        """The configuration that won; None if no configuration passed verification."""
         return Configuration(self.result.winner.configuration) if self.result else None
 
 
 def newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
-    """Return the last measurement of each configuration, in the place of the first."""
+    """Return the last measurement of each configuration, in the order of the first measurements."""
     return tuple({trial.configuration: trial for trial in measured}.values())
 
 
 def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
-    """Return configurations that were wrong, hung or crashed on a problem; they may not answer for others."""
+    """Return configurations that were wrong, hung or crashed on a problem.
+
+    They must not answer for other problems.
+    """
     return frozenset(
         row.configuration
         for result in results
@@ -80,9 +84,9 @@ def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration
 
 
 def without_wrong(results: Sequence[ProblemResult], request: Request) -> list[ProblemResult]:
-    """Return results without the finalists that failed in the finals of another problem of their category.
+    """Return results without finalists that failed in the finals of another problem of their category.
 
-    Such a configuration is wrong at some size that `lookup` would answer with it.
+    Such a configuration is wrong at a size for which `lookup` could answer with it.
     """
     return [_without_wrong(found, results, request) for found in results]
 
@@ -100,7 +104,7 @@ def _without_wrong(
         if row.status in (Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED)
     }
     race = found.race
-    if race is None or not any(each.configuration in faults for each in race.finalists):
+    if race is None or not any(f.configuration in faults for f in race.finalists):
         return found
     kept = [
         place
@@ -113,7 +117,7 @@ def _without_wrong(
         samples=tuple(race.samples[place] for place in kept),
     )
     result = judge(left, request.objective, request.seed)
-    wrong = [faults[each.configuration] for each in race.finalists if each.configuration in faults]
+    wrong = [faults[f.configuration] for f in race.finalists if f.configuration in faults]
     return replace(
         found,
         race=left if result else None,
@@ -134,25 +138,25 @@ class RunResult:
     toolchain: str
     #: The portfolio matrix; None for a run of one problem.
     portfolio: Portfolio | None = None
-    #: Times on tuned and on random problem sizes, which answers for other sizes are fitted to; None: not taken.
+    #: Times on tuned and on random problem sizes, to which answers for other sizes are fitted; None if not timed.
     sizes: Portfolio | None = None
     #: Measured limits of the device; empty if they are unknown.
     limits: Limits = field(default_factory=dict)
-    #: Inputs in which verification would not notice a missing element.
+    #: Inputs whose missing elements verification would not notice.
     unseen: tuple[str, ...] = ()
-    #: Ctrl-C or the error that ended the run before all problems were decided; None if the run is complete.
+    #: Ctrl-C or the error that ended the run before all problems were finished; None if the run is complete.
     ended: AutotuneError | None = None
     #: The tuned record of the problems that have a winner; None for a run of one configuration.
     record: TunedRecord | None = None
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
-        """Return the problems that have a winner."""
+        """The problems that have a winner."""
         return tuple(found for found in self.problems if found.result is not None)
 
     @property
     def spent_budget(self) -> bool:
-        """Return whether the budget ended a search before it tried all configurations."""
+        """True if the budget ended a search before it tried all configurations."""
         return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Times of configurations on problem sizes, and the choice of the configurations to time on the next one."""
+"""Times of configurations on problem sizes, and the choice of configurations for the next size."""
 
 from __future__ import annotations
 
@@ -14,9 +14,14 @@ from autotune.run.plans import plan_of
 from autotune.store import SizeTimes
 from autotune.values import Configuration, Problem
 
-#: Sizes on which every configuration is timed, and on which a configuration that is added later is timed. Then a
-#: fit names the most promising ones, which are timed with some random ones.
-_COMPLETE, _NEW, _PROMISING, _RANDOM = 200, 48, 16, 4
+#: Number of sizes on which every configuration is timed; on later sizes a fit chooses.
+_COMPLETE_SIZES = 200
+#: Number of sizes on which a configuration that was added later is timed before the next fit.
+_NEW_SIZES = 48
+#: Number of configurations for a later size that the fit predicts to be fastest.
+_PROMISING = 16
+#: Number of random configurations for a later size, in addition.
+_RANDOM = 4
 
 
 class TimeMatrix:
@@ -27,7 +32,7 @@ class TimeMatrix:
     ) -> None:
         #: Position of each configuration.
         self._numbers: dict[Configuration, int] = {}
-        #: Milliseconds by position of the configuration.
+        #: For each size, times in ms by position of the configuration.
         self._times_ms: dict[Problem, dict[int, float]] = {}
         for configuration in configurations:
             self._number(configuration)
@@ -51,7 +56,7 @@ class TimeMatrix:
         times_ms.update({self._number(c): ms for c, ms in row.times_ms.items()})
 
     def portfolio(self) -> Portfolio:
-        """Return the times as a matrix without answers, without the sizes that have no time."""
+        """Return the times as a matrix without answers; sizes without times are left out."""
         timed = {problem: times for problem, times in self._times_ms.items() if times}
         return Portfolio(
             configurations=tuple(map(dict, self._numbers)),
@@ -67,19 +72,19 @@ class TimeMatrix:
 
 
 class Chooser:
-    """Chooses the configurations to time on a size: at first all, then those that a fit promises."""
+    """Chooses the configurations to time on a size: at first all, later the most promising by a fit."""
 
     def __init__(self, matrix: TimeMatrix, kernel: Kernel, device: Device, seed: int) -> None:
         self._matrix, self._kernel, self._device = matrix, kernel, device
         self._rng = random.Random(seed)
-        self._fitted_at = _COMPLETE
+        self._fitted_at = _COMPLETE_SIZES
         #: The fitted time of each configuration.
         self._costs: dict[Configuration, Cost | None] = {}
-        #: Chosen configurations that the fit does not have.
+        #: Chosen configurations without a fitted time.
         self._new = set[Configuration]()
 
     def chosen(self, problem: Problem) -> tuple[Configuration, ...]:
-        """Return configurations that the problem allows."""
+        """Return the configurations to time on a problem."""
         allowed = [
             configuration
             for configuration in self._matrix.configurations
@@ -87,10 +92,10 @@ class Chooser:
         ]
         known = len(self._matrix)
         is_of_sizes = all(isinstance(value, int) for value in problem.values())
-        if known < _COMPLETE or len(allowed) <= _PROMISING + _RANDOM or not is_of_sizes:
+        if known < _COMPLETE_SIZES or len(allowed) <= _PROMISING + _RANDOM or not is_of_sizes:
             return tuple(allowed)
         grown = known - self._fitted_at
-        if not self._costs or grown >= self._fitted_at or (grown >= _NEW and self._new):
+        if not self._costs or grown >= self._fitted_at or (grown >= _NEW_SIZES and self._new):
             self._costs, self._fitted_at, self._new = self._fitted(), known, set()
         fields = self._kernel.filled(problem)
         times = {
@@ -106,14 +111,12 @@ class Chooser:
         return (*new, *ranked[:_PROMISING], *some)
 
     def _fitted(self) -> dict[Configuration, Cost | None]:
-        """Fit the time of each configuration; None for one that was never timed."""
+        """Return the fitted time of each configuration; None for a configuration without times."""
         measured = self._matrix.portfolio()
         plans = _plans(measured, self._kernel, self._device)
-        fits, known = (
-            Formulas(measured, plans, self._device.sm_count),
-            range(len(measured.problems)),
-        )
-        curves = [fits.curve(number, known) for number in range(len(plans))]
+        fits = Formulas(measured, plans, self._device.sm_count)
+        every_size = range(len(measured.problems))
+        curves = [fits.curve(number, every_size) for number in range(len(plans))]
         return {
             configuration: fits.cost(plan, curve) if plan and curve else None
             for configuration, plan, curve in zip(
@@ -123,7 +126,7 @@ class Chooser:
 
 
 def _plans(matrix: Portfolio, kernel: Kernel, device: Device) -> list[Plan | None]:
-    """Return how configurations launch; None for one that was never timed."""
+    """Return the launch plan of each configuration; None for a configuration without times."""
     plans = list[Plan | None]()
     for values, times in zip(matrix.configurations, matrix.median_ms, strict=True):
         timed = next((p for p, ms in zip(matrix.problems, times, strict=True) if ms), None)
