@@ -156,9 +156,9 @@ class Retuner:
         if isinstance(result.ended, Interrupted):
             raise result.ended
         times = {
-            each.problem: each.result.winner.time_ms.value
-            for each in result.problems
-            if each.result
+            tuned.problem: tuned.result.winner.time_ms.value
+            for tuned in result.problems
+            if tuned.result
         }
         searched, failed = RetuneStatus.SEARCHED, RetuneStatus.FAILED
         why_not = str(result.ended or "no configuration passed verification in time")
@@ -170,7 +170,7 @@ class Retuner:
         ]
 
     def _how_many(self, effort: Effort, count: int) -> int:
-        """Return the number of problems that fit in the remaining time."""
+        """Return the number of problems that fit in the remaining time; all, if they share a budget."""
         if self.left_s <= 0:
             return 0
         own = self.options.budget.seconds if self.options.budget else effort.seconds_per_problem

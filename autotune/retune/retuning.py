@@ -77,7 +77,9 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
     of_limits = set(device_limits.KERNELS.values())
     names = query.kernels or tuple(
         listing.name
-        for listing in sorted(listings(query.spaces), key=lambda each: each.name not in of_limits)
+        for listing in sorted(
+            listings(query.spaces), key=lambda listing: listing.name not in of_limits
+        )
         if listing.file.is_relative_to(bundled)
         and device.backend in find_kernel(listing.name, query.spaces).backends
     )

@@ -167,7 +167,11 @@ class TunerProcess:
     ) -> Outcome:
         after = [] if following is None else [following]
         outcome: Outcome = self._ask(
-            _hold_finals, [found, *after], found.problem, seconds, *(each.problem for each in after)
+            _hold_finals,
+            [found, *after],
+            found.problem,
+            seconds,
+            *(following.problem for following in after),
         )
         return outcome
 
@@ -250,7 +254,7 @@ def _search(
     _: TunerPlan, news: Sequence[SearchedProblem], problem: Problem, budget: Budget
 ) -> tuple[SearchedProblem, float, frozenset[Path]]:
     assert _tuner is not None
-    _known.update({each.problem: each for each in news})
+    _known.update({found.problem: found for found in news})
     _known[problem] = _tuner.search(problem, budget, list(_known.values()))
     _teller.flush()
     return _known[problem], _off_budget_s(_tuner), cache.used()
@@ -264,8 +268,8 @@ def _hold_finals(
     *following: Problem,
 ) -> tuple[Outcome, float, frozenset[Path]]:
     assert _tuner is not None
-    _known.update({each.problem: each for each in news})
-    after = next((_known[each] for each in following), None)
+    _known.update({found.problem: found for found in news})
+    after = next((_known[p] for p in following), None)
     outcome = _tuner.hold_finals(_known[problem], seconds, after)
     return outcome, _off_budget_s(_tuner), cache.used()
 

@@ -1,4 +1,4 @@
-"""Choosing what to measure next: the session, and the strategies that search in it.
+"""Searches a space: the session of a search, and the strategies that choose configurations.
 
 ============== =======================================================================
 `base`         the contract between a strategy and its session

@@ -43,7 +43,7 @@ MAX_CANDIDATES = 4000
 TOP = 5
 #: Number of random candidates with related problems, whose points make the model large.
 MAX_CANDIDATES_RELATED = 1000
-#: Number of candidates kept by expected improvement, besides compiled ones and neighbours of the best.
+#: Number of candidates kept by expected improvement, in addition to compiled ones and neighbours of the best.
 KEPT_CANDIDATES = 500
 #: Number of points that the covariance is fitted to: one half are the best, the others are random.
 MAX_FITTED = 150
