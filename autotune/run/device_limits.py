@@ -28,8 +28,8 @@ KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma", "tensor": "hmma"}
 #: Numbers of floats to move, largest first; a run uses the first that fits. With a large size the share of
 #: data in L2 is small.
 _SIZES = (1 << 30, 1 << 28, 1 << 26)
-#: Number of arrays that must fit the memory: x, out, copies of x and expected values of both data sets make
-#: up half of it. Other programs may use the other half.
+#: Number of arrays that must fit the memory. A run needs half of them: x, out, copies of x, and expected
+#: values of both data sets. Other programs may use the other half.
 _ARRAYS = 8
 #: Number of measurements of each problem on a GPU: the kernel's seeds and a few others.
 _EVALUATIONS = 16

@@ -106,8 +106,8 @@ def judge(
     2. If the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
        only deterministic configurations can win.
     3. Of these, the configurations that are not surely `_TIE_TOLERANCE` costlier than the best are tied.
-    4. Among tied configurations within 0.3 % of the best, the one with the fewest registers wins, since it
-       leaves most room for other kernels; then the one with the smallest median.
+    4. Among tied configurations within 0.3 % of the best, the one with the fewest registers wins: it leaves
+       most room for other kernels. If several have as few, the smallest median wins.
 
     ``seed`` is the seed of the ratios' intervals.
     """

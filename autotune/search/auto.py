@@ -43,8 +43,8 @@ def surrogate(
 ) -> None:
     """Search by the model until the budget is spent, the space is measured or the rule ends the search.
 
-    Up to ``ahead`` proposals wait for their result: 1 under a budget of evaluations, and as many as
-    compilers and devices can take under a budget of time.
+    Up to ``ahead`` proposals wait for their result. Use 1 under a budget of evaluations, and under a time
+    budget as many as keep compilers and devices busy.
     """
     from autotune.search.proposals import START, Proposer
 

@@ -42,7 +42,7 @@ NEEDS = {"cmaes": "cmaes", "gp": "torch", "qmc": "scipy"}
 #: Maximum number of invalid or known proposals in a row.
 PATIENCE = 20
 #: Number of proposals that compile while one is timed, under a time budget. The sampler then decides
-#: with older results: tpe takes 60 evaluations instead of 34 to 95 % of the best on
+#: with older results. To 95 % of the best, tpe takes 60 evaluations instead of 34 on
 #: convolution-RTX_3090, and no more than before on gemm-RTX_3090 (medians of 16 seeds).
 WINDOW = 8
 #: Samplers that learn only from their own trials, generation by generation. If another configuration

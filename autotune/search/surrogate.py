@@ -1,8 +1,8 @@
 """The model: features of configurations, between 0 and 1, and a Gaussian process over them.
 
-The covariance of two configurations is s² · Matérn-3/2 of their distance, with a length per feature,
-plus a² · the share of equal parameters, plus the noise of single values (Rasmussen and Williams
-2006, chapters 2, 4 and 5).
+The covariance of two configurations is a sum (Rasmussen and Williams 2006, chapters 2, 4 and 5):
+s² · Matérn-3/2 of their distance, with a length per feature; a² · the share of equal parameters; and the
+noise of single values.
 """
 
 from __future__ import annotations
