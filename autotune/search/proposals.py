@@ -194,7 +194,7 @@ class Proposer:
             return None
         number = None if compiled else self._next_of_start()
         if number is None:
-            number = self._likeliest(compiled) if self._has_model else self._any()
+            number = self._best_candidate(compiled) if self._has_model else self._random_number()
         self.claim(number)
         self._proposed += 1
         return number
@@ -226,22 +226,22 @@ class Proposer:
 
     @property
     def _knows_all_timed(self) -> bool:
-        return bool(self._timed) and self._has_model and not self._holds_back
+        return bool(self._timed) and self._has_model and not self._holds_seeds_back
 
     @property
     def _has_model(self) -> bool:
-        timed = self._own_timed if self._holds_back else self._timed
+        timed = self._own_timed if self._holds_seeds_back else self._timed
         return bool(self._related) or timed >= MIN_TIMES
 
     @property
-    def _holds_back(self) -> bool:
+    def _holds_seeds_back(self) -> bool:
         """True while the model does not learn the seeds."""
         return self._own_timed < self._held
 
     @property
     def _learnt(self) -> dict[int, Observation]:
         """The results that the model learns: without the seeds while they are held back or if they mislead."""
-        if not self._holds_back and self._are_seeds_good:
+        if not self._holds_seeds_back and self._are_seeds_good:
             return self.observations
         return {n: result for n, result in self.observations.items() if not result.is_seed}
 
@@ -255,7 +255,7 @@ class Proposer:
 
     def _next_of_start(self) -> int | None:
         if self._start is None:
-            self._start = self._spread(
+            self._start = self._space_filling(
                 max(0, self._spread_first - START_SAVED * len(self._related))
             )
         while self._start:
@@ -264,8 +264,8 @@ class Proposer:
                 return number
         return None
 
-    def _spread(self, count: int) -> list[int]:
-        pool = self._rng.permutation(self._some(START_POOL))
+    def _space_filling(self, count: int) -> list[int]:
+        pool = self._rng.permutation(self._random_open(START_POOL))
         features = self._encoding.features(pool)
         known = [*self._learnt, *self.awaited]
         gaps = np.full(len(pool), np.inf)
@@ -278,13 +278,13 @@ class Proposer:
             gaps = np.minimum(gaps, np.abs(features - features[place]).sum(1))
         return chosen
 
-    def _some(self, count: int) -> Numbers:
-        return self._few(np.flatnonzero(self._open), count)
+    def _random_open(self, count: int) -> Numbers:
+        return self._at_most(np.flatnonzero(self._open), count)
 
-    def _any(self) -> int:
-        return int(self._rng.choice(self._some(1)))
+    def _random_number(self) -> int:
+        return int(self._rng.choice(self._random_open(1)))
 
-    def _likeliest(self, compiled: bool | None) -> int:
+    def _best_candidate(self, compiled: bool | None) -> int:
         every = LOCAL_EVERY // 2 if self._related else LOCAL_EVERY
         is_local = self._timed > 0 and self._proposed % every == every - 1
         with one_thread():
@@ -309,7 +309,7 @@ class Proposer:
         for_fit = np.concatenate([others, self._best_and_others(mine, share)])
         self._covariance = fitted(self._covariance, given[for_fit], values[for_fit])
         candidates = np.unique(
-            np.concatenate([self._considered(own[:TOP]), np.array(list(self.awaited), np.int64)])
+            np.concatenate([self._candidates(own[:TOP]), np.array(list(self.awaited), np.int64)])
         )
         posterior = Posterior(
             self._covariance, given, self._points(candidates, self._features), MAX_PROPOSALS
@@ -343,21 +343,23 @@ class Proposer:
         repeated = np.tile(np.array(problem, np.float32), (len(numbers), 1))
         return Points(np.hstack([features, repeated]), self._encoding.indicators(numbers))
 
-    def _considered(self, best: Numbers) -> Numbers:
+    def _candidates(self, best: Numbers) -> Numbers:
         most = MAX_CANDIDATES_RELATED if self._related else MAX_CANDIDATES
-        some = self._some(most)
+        some = self._random_open(most)
         if len(some) == self._open_count:
             return some
         neighbours, near = (self._near(best, steps) for steps in (1, 2))
         compiled = np.flatnonzero(self._compiled & self._open)
-        return np.concatenate([some, neighbours, self._few(near, most), self._few(compiled, most)])
+        return np.concatenate(
+            [some, neighbours, self._at_most(near, most), self._at_most(compiled, most)]
+        )
 
     def _near(self, best: Numbers, steps: int) -> Numbers:
         found = [self._encoding.near(int(number), steps) for number in best]
         near: Numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
         return near[self._open[near]]
 
-    def _few(self, numbers: Numbers, most: int) -> Numbers:
+    def _at_most(self, numbers: Numbers, most: int) -> Numbers:
         return numbers if len(numbers) <= most else self._rng.choice(numbers, most, replace=False)
 
     def _best_and_others(self, ranked: Numbers, limit: int) -> Numbers:
