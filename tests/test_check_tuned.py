@@ -25,7 +25,7 @@ from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure.measurement import Measurement, Status
-from autotune.retune.gate import Remeasured, Verdict, remeasure, verdict
+from autotune.retune.gate import Remeasurement, Verdict, remeasure, verdict
 from autotune.tuned.reading import read
 from autotune.tuned.record import ContenderResult, Estimate
 from autotune.values import Configuration, Problem
@@ -152,15 +152,15 @@ FASTEST = ContenderResult(configuration={"BLOCK": 32}, tied=True, time_ms=Estima
 @pytest.mark.parametrize(
     ("now", "expected"),
     [
-        (Remeasured(Status.OK, ratio=Estimate(1.08, 1.06, 1.10)), Verdict.SLOWER),
-        (Remeasured(Status.OK, ratio=Estimate(1.08, 1.04, 1.12)), Verdict.HELD),
-        (Remeasured(Status.OK, ratio=Estimate(0.90, 0.88, 0.92)), Verdict.FASTER),
-        (Remeasured(Status.OK, "", Estimate(1, 1, 1), SLOWER, FASTEST), Verdict.BEATEN),
-        (Remeasured(Status.WRONG_RESULT, "off by one"), Verdict.WRONG),
-        (Remeasured(Status.TIMED_OUT, "hangs"), Verdict.WRONG),
+        (Remeasurement(Status.OK, ratio=Estimate(1.08, 1.06, 1.10)), Verdict.SLOWER),
+        (Remeasurement(Status.OK, ratio=Estimate(1.08, 1.04, 1.12)), Verdict.HELD),
+        (Remeasurement(Status.OK, ratio=Estimate(0.90, 0.88, 0.92)), Verdict.FASTER),
+        (Remeasurement(Status.OK, "", Estimate(1, 1, 1), SLOWER, FASTEST), Verdict.BEATEN),
+        (Remeasurement(Status.WRONG_RESULT, "off by one"), Verdict.WRONG),
+        (Remeasurement(Status.TIMED_OUT, "hangs"), Verdict.WRONG),
     ],
 )  # fmt: skip
-def test_verdicts(now: Remeasured, expected: Verdict) -> None:
+def test_verdicts(now: Remeasurement, expected: Verdict) -> None:
     assert verdict(now, threshold=0.05)[0] is expected
 
 

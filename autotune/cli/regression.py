@@ -14,7 +14,7 @@ from autotune.cli.upkeep import ARCHS, DEVICES, KERNELS, MAX_HOURS, retune_optio
 from autotune.errors import AutotuneError, RegressionError, UsageError
 
 if TYPE_CHECKING:
-    from autotune.retune.gate import Checked
+    from autotune.retune.gate import CheckedEntry
 
 
 @click.command("check-tuned")
@@ -90,12 +90,12 @@ def _require_no_regression(rows: Sequence[Mapping[str, Any]]) -> None:
         raise AutotuneError(f"{len(failed)} not measured; {first['kernel']}: {first['message']}")
 
 
-def _checked_row(checked: Checked) -> dict[str, Any]:
-    target, now = checked.target, checked.now
-    known, ratio, again = target.known, now and now.ratio, now and now.now
+def _checked_row(checked: CheckedEntry) -> dict[str, Any]:
+    target, found = checked.target, checked.remeasurement
+    known, ratio, again = target.known, found and found.ratio, found and found.winner
     assert known is not None
     recorded_on = known.entry.origin.device_uuid or known.record.device.uuid
-    here = (checked.now and checked.now.device_uuid) or target.device.uuid
+    here = (found and found.device_uuid) or target.device.uuid
     return {
         "kernel": target.kernel.name,
         "device": target.device.name,

@@ -30,7 +30,7 @@ _MAX_RIVALS = 5
 
 
 @dataclass(frozen=True)
-class Remeasured:
+class Remeasurement:
     """The new measurement of a recorded winner."""
 
     #: `OK`, or the failure of its verification or race.
@@ -39,7 +39,7 @@ class Remeasured:
     #: Its new time over its recorded time; None if nothing was timed.
     ratio: Estimate | None = None
     #: The winner in the new race; None if nothing was timed.
-    now: ContenderResult | None = None
+    winner: ContenderResult | None = None
     #: The fastest contender of the new race; None if nothing was timed.
     fastest: ContenderResult | None = None
     #: The device of the race.
@@ -62,31 +62,31 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedEntry:
     """A recorded entry and its verdict."""
 
     target: Target
     verdict: Verdict
     message: str = ""
-    now: Remeasured | None = None
+    remeasurement: Remeasurement | None = None
 
 
-def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
+def verdict(found: Remeasurement, threshold: float) -> tuple[Verdict, str]:
     """Return the verdict and its message; the interval must prove slower, beaten and faster."""
-    if now.status is not Status.OK:
-        return Verdict.WRONG, f"{now.status}: {now.message}"
-    assert now.ratio is not None
-    low, high = now.ratio.interval
+    if found.status is not Status.OK:
+        return Verdict.WRONG, f"{found.status}: {found.message}"
+    assert found.ratio is not None
+    low, high = found.ratio.interval
     if low > 1 + threshold:
-        return Verdict.SLOWER, f"{now.ratio.value:.3f} of its recorded time"
-    if now.now and now.fastest and not now.now.tied:
-        share = now.fastest.time_ms.value / now.now.time_ms.value
+        return Verdict.SLOWER, f"{found.ratio.value:.3f} of its recorded time"
+    if found.winner and found.fastest and not found.winner.tied:
+        share = found.fastest.time_ms.value / found.winner.time_ms.value
         if share < 1 - threshold:
             return Verdict.BEATEN, f"a runner-up needs {share:.3f} of its time"
     return (Verdict.FASTER if high < 1 - threshold else Verdict.HELD), ""
 
 
-def check_entry(bench: Bench, target: Target, threshold: float) -> Checked:
+def check_entry(bench: Bench, target: Target, threshold: float) -> CheckedEntry:
     """Verify and time the entry of a target, and judge it.
 
     The threshold is a share of the recorded time.
@@ -95,15 +95,15 @@ def check_entry(bench: Bench, target: Target, threshold: float) -> Checked:
     record, entry = target.known.record, target.known.entry
     if Timing(entry.race.timing) is Timing.OTHER:
         text = f"timed in another way ({entry.race.timing})"
-        return Checked(target, Verdict.UNCHECKED, text)
+        return CheckedEntry(target, Verdict.UNCHECKED, text)
     try:
-        now = remeasure(bench, record, entry)
+        found = remeasure(bench, record, entry)
     except AutotuneError as error:
-        return Checked(target, Verdict.FAILED, str(error))
-    return Checked(target, *verdict(now, threshold), now)
+        return CheckedEntry(target, Verdict.FAILED, str(error))
+    return CheckedEntry(target, *verdict(found, threshold), found)
 
 
-def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasured:
+def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasurement:
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
     The bench must have the record's kernel and device. Its request decides the way of timing.
@@ -111,14 +111,14 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
     kernel, device = bench.kernel, bench.device
     problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)
     if not is_member(kernel, winner, device):
-        return Remeasured(Status.PRUNED, "its configuration is not in the declared space")
+        return Remeasurement(Status.PRUNED, "its configuration is not in the declared space")
     job = bench.job(problem)
     edges = [edge for edge in bench.other_jobs(job) if kernel.allows(winner, edge.problem)]
     for checked in (*edges, job):
         verified = bench.verify(checked, winner)
         if verified.status is not Status.OK:
             where = "" if checked is job else f"on {checked.problem} with other inputs: "
-            return Remeasured(verified.status, where + verified.message)
+            return Remeasurement(verified.status, where + verified.message)
     # Rivals are compared by time, and the winner by another objective may be slower.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
     others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
@@ -155,7 +155,7 @@ def over_recorded(now: Estimate, then: Estimate) -> Estimate:
 
 def _raced(
     bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
-) -> Remeasured:
+) -> Remeasurement:
     contenders = [
         Contender(
             configuration,
@@ -168,18 +168,18 @@ def _raced(
     rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
     raced = race(bench.worker, job, contenders, rules)
     if failure := raced.samples[0].failure:
-        return Remeasured(failure.status, f"in the race with its rivals: {failure.message}")
+        return Remeasurement(failure.status, f"in the race with its rivals: {failure.message}")
     result = judge(raced, seed=bench.request.seed)
-    now = result.of(configurations[0]) if result else None
-    assert result is not None and now is not None
+    winner = result.of(configurations[0]) if result else None
+    assert result is not None and winner is not None
     work = bench.kernel.work_of(job.problem)
     is_cold = job.caches is Caches.COLD
-    why = implausible(now.time_ms.value, work, job.device, is_cold) if work else ""
-    return Remeasured(
+    why = implausible(winner.time_ms.value, work, job.device, is_cold) if work else ""
+    return Remeasurement(
         Status.IMPLAUSIBLE if why else Status.OK,
         why,
-        over_recorded(now.time_ms, entry.winner.time_ms),
-        now,
+        over_recorded(winner.time_ms, entry.winner.time_ms),
+        winner,
         min((found for found in result.finalists if found.tied), key=lambda f: f.time_ms.value),
         raced.device_uuid,
     )

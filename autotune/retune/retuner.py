@@ -23,7 +23,7 @@ from autotune.languages.registry import compiler
 from autotune.measure.measurement import find_objective
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
-from autotune.retune.gate import Checked, Remeasured, Verdict, check_entry
+from autotune.retune.gate import CheckedEntry, Remeasurement, Verdict, check_entry
 from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
 from autotune.retune.stale import Action, Reason, Target
 from autotune.run.bench import LOCAL, Bench, Site
@@ -71,13 +71,13 @@ class Retuner:
             elif found.verdict is Verdict.FAILED:
                 outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.FAILED, found.message))
             elif found.verdict in (Verdict.HELD, Verdict.FASTER):
-                outcomes.append(self._confirm(found.target, found.now))
+                outcomes.append(self._confirm(found.target, found.remeasurement))
             else:
                 why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
                 failed.append(replace(found.target, reasons=(*found.target.reasons, why)))
         return outcomes, failed
 
-    def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[Checked]:
+    def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[CheckedEntry]:
         """Verify and measure the winners of targets again, while there is time."""
         for _, group in groupby(sorted(targets, key=_alike), key=_alike):
             listed = list(group)
@@ -87,19 +87,19 @@ class Retuner:
             with progress as listener, closing(bench):
                 for target in listed:
                     if self.left_s <= 0:
-                        yield Checked(target, Verdict.UNCHECKED, "no time left")
+                        yield CheckedEntry(target, Verdict.UNCHECKED, "no time left")
                         continue
                     listener(Phase(target.problem, "the winner and its runners-up, again"))
                     yield check_entry(bench, target, threshold)
 
-    def _confirm(self, target: Target, now: Remeasured | None) -> RetuneOutcome:
+    def _confirm(self, target: Target, found: Remeasurement | None) -> RetuneOutcome:
         """Write a confirmed entry to the user's records and to the record that lookup reads.
 
         It keeps its recorded times, so that small losses cannot add up.
         """
         known, changed, on = target.known, msgspec.structs.replace, timestamp()
-        assert known is not None and now is not None and now.ratio is not None
-        ratio, record = now.ratio, known.record
+        assert known is not None and found is not None and found.ratio is not None
+        ratio, record = found.ratio, known.record
         versions = {
             "driver": self.device.driver,
             "toolchain": compiler(target.kernel.language_on(self.device.backend)).toolchain(),
@@ -117,7 +117,7 @@ class Retuner:
         message = "{:.3f} of its recorded time ({:.3f} … {:.3f})".format(
             ratio.value, *ratio.interval
         )
-        now_ms = now.now.time_ms.value if now.now else None
+        now_ms = found.winner.time_ms.value if found.winner else None
         return RetuneOutcome.of(target, RetuneStatus.CONFIRMED, message, now_ms)
 
     # ------------------------------------------------------------------ searching

@@ -15,7 +15,7 @@ from dataclasses import replace
 from autotune.devices.device import Device
 from autotune.files import data_folder
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings
-from autotune.retune.gate import Checked
+from autotune.retune.gate import CheckedEntry
 from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
 from autotune.retune.retuner import Retuner
 from autotune.retune.stale import StaleQuery, Target, survey
@@ -98,9 +98,9 @@ def all_sizes(query: StaleQuery, options: RetuneOptions) -> tuple[StaleQuery, Re
 
 def check_tuned(
     query: StaleQuery, options: RetuneOptions, threshold: float
-) -> tuple[list[Checked], dict[str, str]]:
+) -> tuple[list[CheckedEntry], dict[str, str]]:
     """Verify and measure the entries that lookup uses; also return the errors of kernels that failed."""
-    checked: list[Checked] = []
+    checked: list[CheckedEntry] = []
     failed: dict[str, str] = {}
     until_s = time.monotonic() + options.seconds
     for device in query.devices:
