@@ -90,7 +90,7 @@ def test_what_is_alike_at_another_size_is_found_sooner_and_what_is_not_costs_lit
 
 def test_what_is_compiled_is_asked_for_before_what_promises_little_more():
     problems = [related(0.1, (15, 5))] * 4
-    measured = problems[0].measured
+    measured = problems[0].measurements
 
     def proposer():
         return Proposer(GRID, np.random.default_rng(0), (0.0,), problems, compiled=measured)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
@@ -291,19 +291,6 @@ class Bench:
         if compiled.binary is None:
             return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
         return self.worker.measure(job, configuration, compiled.binary, *args, task=task)
-
-    def verify_on(self, jobs: Iterable[Job], configuration: Configuration) -> Measurement | None:
-        """Verify a configuration on the jobs that it allows; stop at the first failure.
-
-        Return the last result; None if it allows none of the jobs.
-        """
-        found = None
-        for job in jobs:
-            if self.kernel.allows(configuration, job.problem):
-                found = self.verify(job, configuration)
-                if found.status is not Status.OK:
-                    return replace(found, message=f"on {job.problem}: {found.message}")
-        return found
 
     def other_jobs(self, job: Job) -> list[Job]:
         """Return jobs with another seed for the odd sizes, and one for the problem, which comes last.
