@@ -313,7 +313,7 @@ def test_why_nothing_was_verified_is_told(
     file = str(write_space(tmp_path, CUDA_ONLY))
     assert run(["check", file, "--arch", "sm_90", "--samples", "1"]) == 0
     told = capsys.readouterr().out
-    assert "not verified: a kernel of cuda only is compiled here, not launched; " in told
+    assert "not verified: a kernel for cuda is compiled by this command, not launched; " in told
     assert "verified\n" not in told
 
     class NoDevice:

@@ -58,7 +58,7 @@ def _named(file: Path) -> str:
     return f"{file.parent.name}/{file.stem}"
 
 
-@pytest.mark.filterwarnings("ignore:left out. its fit to random sizes")
+@pytest.mark.filterwarnings("ignore:not imported. the fit to random sizes")
 @pytest.mark.parametrize("file", thinned(SHIPPED, SMALLEST), ids=_named)
 def test_what_ships_is_what_a_run_could_have_written(file: Path) -> None:
     """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""

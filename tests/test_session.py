@@ -714,7 +714,7 @@ def test_a_grid_that_leaves_the_last_elements_out_wins_only_for_sizes_that_it_re
     options = {"problems": (Problem(n=4096),), "fixed": FIXED}
     message = r"on n=4095 .*\(not written\).*@saxpy.requires .*: return p.n % 128 == 0$"
     with (
-        pytest.warns(UserWarning, match=r"not verified at n=1, .*grid=\(0,\)"),
+        pytest.warns(UserWarning, match=r"not verified at n=1 .*grid=\(0,\)"),
         pytest.raises(NothingValidError, match=message),
     ):
         tuned(saxpy(FLOORED), **options)
@@ -739,7 +739,7 @@ def test_an_index_that_overflows_at_a_large_size_is_wrong(tuned, saxpy, tmp_path
 @pytest.mark.many_sizes
 def test_sizes_that_the_functions_refuse_disqualify_nothing(tuned, saxpy):
     raising = ("    x, y =", '    if p.n % 2:\n        raise ValueError("odd")\n    x, y =')
-    with pytest.warns(UserWarning, match=r"not verified at n=999, .*ValueError: odd") as told:
+    with pytest.warns(UserWarning, match=r"not verified at n=999 .*ValueError: odd") as told:
         (result,) = tuned(saxpy(raising), problems=(Problem(n=1000),), fixed=FIXED).problems
     assert result.disqualified == () and len(told) == 1
 

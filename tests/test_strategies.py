@@ -366,21 +366,17 @@ def test_ranks_follow_values_not_their_declared_order():
 
 @pytest.fixture(scope="module")
 def conditional():
-    """A thin space: most parameters apply in one variant only, so that most points are twins."""
+    """A thin space: most parameters apply to one kind only, so that most points are twins."""
     four = (1, 2, 3, 4)
-    kernel = Kernel(
-        sources={"a": "a.cu", "b": "b.cu", "c": "c.cu"},
-        VARIANT=("a", "b", "c"),
-        P=four, Q=four, R=four, S=four, T=four,
-    )  # fmt: skip
+    kernel = Kernel(source="a.cu", KIND=("a", "b", "c"), P=four, Q=four, R=four, S=four, T=four)
 
     @kernel.applies("P", "Q")
-    def of_a(VARIANT):
-        return VARIANT == "a"
+    def of_a(KIND):
+        return KIND == "a"
 
     @kernel.applies("R", "S", "T")
-    def of_b(VARIANT):
-        return VARIANT == "b"
+    def of_b(KIND):
+        return KIND == "b"
 
     @kernel.constraint
     def sums(R, S, T):

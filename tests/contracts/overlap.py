@@ -67,7 +67,7 @@ class OverlapContract:
         (out,) = result.disqualified
         assert (out.configuration["TICKET"], out.status) == ("module", Status.WRONG_RESULT)
         assert out.message.startswith("its launches share state: two launches at once on n=")
-        assert "declare @ticket.exclusive if launches of it must not overlap" in out.message
+        assert "declare @ticket.exclusive if its launches must not overlap" in out.message
         assert result.winner is not None
         assert result.winner["TICKET"] == "declared"
         last = {row.measurement.configuration: row.measurement.status for row in rows}
