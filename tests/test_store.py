@@ -736,7 +736,7 @@ def test_a_full_disk_loses_nothing(open_folder: Path, cause: str) -> None:
         limit = 0 if is_mounted else 300_000
         added, message, listed = said(child(fill, str(path), limit, there), here)
         assert 5 < added < 2000 and listed == added
-        assert str(path) in message and "is kept" in message
+        assert str(path) in message and "are kept" in message
         assert not is_mounted or "disk is full" in message
         with Store.open(path) as store:  # as another process finds it
             assert len(store.rows()) == added

@@ -228,7 +228,7 @@ class SeveralDevicesContract:
         """Its process can make no context: the device has gone."""
         request = self.request("none", "nan")
         gone = replace(request.others[0], index=99)
-        with pytest.warns(UserWarning, match="left out from here on"):
+        with pytest.warns(UserWarning, match="the run continues on the other"):
             result = self.tuned(replace(request, others=(gone,)), tmp_path / "s.sqlite")
         rows = self.rows(tmp_path / "s.sqlite")
         assert by_name(rows) == by_name(result.problems[0].measured)
