@@ -145,7 +145,9 @@ def test_a_lost_card_costs_what_it_was_at(request_of, tmp_path):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         result = ran(request_of("one", "two"), tmp_path / "s.sqlite", kill)
-    (left_out,) = [str(each.message) for each in told if "the run continues on" in str(each.message)]
+    (left_out,) = [
+        str(each.message) for each in told if "the run continues on" in str(each.message)
+    ]
     assert "killed by signal 9" in left_out
     assert [found.winner["BLOCK"] for found in result.problems] == [WINNER] * 4
     counted = Counter(

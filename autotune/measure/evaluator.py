@@ -274,8 +274,8 @@ class DeviceEvaluator:
         lane.end(wait=False)
         device = lane.job.device
         warnings.warn(
-            f"{device.selector} ({device.uuid}) is left out from here on, and the other "
-            f"devices go on: {error}",
+            f"{device.selector} ({device.uuid}) failed, and the run continues on the other "
+            f"devices: {error}",
             stacklevel=2,
         )
 
