@@ -238,7 +238,7 @@ def test_sizes_are_timed_once_and_continued(
     assert again[: len(timed)] == timed
     assert len({row.problem for row in again}) == len(again) > len(timed)
     said = capsys.readouterr().out
-    assert f"on 3 tuned problems; {len(again) - 3} random sizes are measured\n" in said
+    assert f"on 3 tuned problems and {len(again) - 3} random sizes\n" in said
     assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s", "--fresh"]) == 0
     assert len(sizes_in_store(project)) >= len(again) + 3
     assert run(["results", "--runs", "--last", "1"]) == 0

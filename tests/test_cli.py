@@ -71,7 +71,10 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["run", "sgemm", "--device", "cuda:77"], "cuda:77"),
         (["run", "sgemm", "--budget", "soon"], "expected for example 90s"),
         (["run", "sgemm", "--problem", "m=1,n=2,q=3"], "unknown problem field 'q'"),
-        (["lookup", "sgemm", "m=1", "n=2", "k=3", "arch=sm_80"], "'arch' is no problem field; see"),
+        (
+            ["lookup", "sgemm", "m=1", "n=2", "k=3", "arch=sm_80"],
+            "'arch' is not a problem field; see",
+        ),
         (["run", "sgemm", "--problem", "m=64"], "lacks n, k"),
         (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "an integer of at least 0"),
         (["run", "sgemm", "--config", "BMM=3"], "unknown parameter 'BMM'"),
@@ -87,7 +90,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["show", "sgemm", "--device", "sm_33"], "unknown architecture"),
         (["new", "Bad-Name"], "digits and single underscores"),
         (["new", "../x"], "a letter, then letters"),
-        (["new", "if"], "means something else in its files"),
+        (["new", "if"], "is a keyword of C++ or Python"),
     ],
 )
 def test_unknown_names_and_bad_values_are_usage_errors(

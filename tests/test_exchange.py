@@ -419,7 +419,10 @@ def test_a_search_tries_and_verifies_the_best_of_others_first(
     assert exchange.first_on(known[0][0], [*known, (Problem(n=1), best[3])]) == best
     ran = ["run", "scale", "--spaces", spaces, "--device", "opencl:cpu", "--out", str(tmp_path)]
     assert run([*ran, "--budget", "3evals"]) == 0
-    assert "4 configurations were imported; the best are measured first" in capsys.readouterr().err
+    assert (
+        "4 imported configurations; the run measures the best of them first"
+        in capsys.readouterr().err
+    )
     with Store.open(default_url()) as store:
         rows_ = store.rows("scale")
     tried = dict.fromkeys(row.measurement.configuration["BLOCK"] for row in rows_)

@@ -442,7 +442,7 @@ def test_a_record_of_an_unknown_kernel_is_refused(
 ) -> None:
     (tmp_path / "theirs.json").write_bytes(encode(small))
     assert run(["import", str(tmp_path / "theirs.json")]) == 2
-    assert "no kernel of that name is known here" in capsys.readouterr().err
+    assert "the kernel to check the record against is not known" in capsys.readouterr().err
     assert not mine.exists()
 
 

@@ -212,7 +212,7 @@ def test_an_endless_loop_in_a_space_file_ends_by_ctrl_c(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert errors.strip() == "error: interrupted; what was measured is kept"
+    assert errors.strip() == "error: interrupted; all measurements are kept"
 
 
 @pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback"])

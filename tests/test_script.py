@@ -117,7 +117,7 @@ def test_it_says_that_it_runs_the_script_and_what_is_left_to_do(
 ) -> None:
     ported(tmp_path, SCRIPT)
     printed = capsys.readouterr()
-    assert printed.err.startswith(f"runs {tmp_path / 'tune.py'}")
+    assert printed.err.startswith(f"running {tmp_path / 'tune.py'}")
     todos = [line for line in printed.err.splitlines() if line.startswith("todo: ")]
     assert len(todos) == 1
     assert "reference: compute out, both" in todos[0]

@@ -396,7 +396,7 @@ class TestAccess:
         assert run(["doctor", "merge", bare, source]) == 0
         assert run(["doctor", "merge", source, address]) == 2
         printed = capsys.readouterr()
-        assert "sees the password of a command line" in printed.err
+        assert "can see a password on the command line" in printed.err
         assert "1 added to postgresql://tester@127.0.0.1" in printed.out
         monkeypatch.setenv("AUTOTUNE_STORE", address)
         assert run(["doctor", "store", "--json"]) == 0

@@ -1,7 +1,7 @@
-"""The command `autotune`: parses arguments, prints results, and exits.
+"""The command `autotune`: parse arguments, print results, and exit.
 
-Results go to stdout, everything else to stderr. Every expected error is one message and the exit
-code of its class in `autotune.errors`. Commands import what they need when they run.
+Results go to stdout, all other text to stderr. An expected error prints one message and exits with the
+code of its class in `autotune.errors`. A command imports the modules that it needs when it runs.
 
 Commands are in `runs`, `kernels`, `records`, `transfer`, `upkeep`, `regression` and `machine`. They share `console`.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 PACKAGE = Path(__file__).resolve().parents[1]
-#: Commands by name: the module that holds each, and its one-line help.
+#: Module and one-line help of each command.
 COMMANDS = {
     "run": ("runs", "Find the fastest configuration of kernels; write record, header and report."),
     "list": ("kernels", "List kernels, search strategies or devices."),
@@ -57,7 +57,7 @@ COMMANDS = {
 
 
 class LazyGroup(click.Group):
-    """A group that loads the module of a command only when that command runs."""
+    """A group of commands that loads a command's module only when the command runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -72,7 +72,7 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names from the table: loading every command takes a second."""
+        """Complete names from `COMMANDS`: loading all command modules takes a second."""
         from click.shell_completion import CompletionItem
 
         names = [
@@ -88,10 +88,10 @@ class LazyGroup(click.Group):
 
 
 def _place(name: str, folder: str, about: str) -> Callable[[Any], Any]:
-    """Return an option that prints a folder for C++ programs, and ends."""
+    """Return an option that prints a folder for C++ programs and exits."""
 
-    def show(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
-        if is_asked:
+    def show(context: click.Context, _: click.Parameter, is_set: bool) -> None:
+        if is_set:
             click.echo(bundled_path(f"cpp/{folder}"))
             context.exit()
 
@@ -116,7 +116,7 @@ def autotune() -> None:
     autotune new softmax             start a kernel of your own
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 nothing valid or right, 4 no usable device,
+    Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no valid configuration, 4 no usable device,
     5 regression, 6 fleet lost, 130 interrupted (results are kept).
     """
 
@@ -126,7 +126,9 @@ def run(arguments: list[str]) -> int:
     from autotune.errors import AutotuneError, needing
 
     warnings.showwarning = _show_warning
-    os.environ.pop("TRITON_INTERPRET", None)  # would keep Triton from compiling in all processes
+    os.environ.pop(
+        "TRITON_INTERPRET", None
+    )  # it would stop Triton from compiling, here and in workers
     try:
         with needing(shlex.join(["autotune", *arguments[:1]])):
             autotune.main(
@@ -141,9 +143,9 @@ def run(arguments: list[str]) -> int:
     except AutotuneError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted; what was measured is kept", 130)
+        return _fail("interrupted; all measurements are kept", 130)
     except BrokenPipeError:
-        # The reader of stdout has ended, as in ``autotune list | head``.
+        # The reader of stdout has closed it, as in ``autotune list | head``.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -157,7 +159,7 @@ def run(arguments: list[str]) -> int:
             raise
         return _fail(
             f"internal error: {type(error).__name__}: {error}; "
-            "AUTOTUNE_DEBUG=1 shows where, please report it",
+            "please report it with the traceback that AUTOTUNE_DEBUG=1 prints",
             1,
         )
     return 0
@@ -176,7 +178,7 @@ def warn(text: str) -> None:
 
 
 def _color() -> bool | None:
-    """Return False if NO_COLOR is set (no-color.org), else None: by the stream."""
+    """Return False if NO_COLOR is set (no-color.org), else None: click decides by the stream."""
     return False if os.environ.get("NO_COLOR") else None
 
 
@@ -192,7 +194,7 @@ def _say(kind: str, colour: str, text: str) -> None:
 
 
 def shown(text: str) -> str:
-    """Return text safe for a terminal: control characters and changes of direction are escaped."""
+    """Escape control characters and changes of text direction, so that a terminal can show the text."""
     if text.isprintable():
         return text
     return "".join(
@@ -206,15 +208,19 @@ def _usage(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption) and context:
-        options = (each for each in context.command.get_params(context) if each.opts[0][0] == "-")
-        text = unknown("option", error.option_name, [max(each.opts, key=len) for each in options])
+        names = [
+            max(parameter.opts, key=len)
+            for parameter in context.command.get_params(context)
+            if parameter.opts[0].startswith("-")
+        ]
+        text = unknown("option", error.option_name, names)
     command = f"; see: {context.command_path} --help" if context else ""
     return f"{text[:1].lower()}{text[1:]}{command}"
 
 
 def _words_of(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
-    hint = "; free some, nothing finished is lost" if error.errno == errno.ENOSPC else ""
+    hint = "; free some space; finished results are kept" if error.errno == errno.ENOSPC else ""
     return f"{where}{error.strerror or error}{hint}"
 
 
@@ -232,12 +238,12 @@ def json_text(document: Any) -> str:
 
 # ---------------------------------------------------------------------- signals
 
-#: A signal within this time of another is ignored: it must not interrupt the clean-up.
-_SAME_WISH_S = 3.0
-#: Seconds until an interruption that Python dropped is repeated.
-_AGAIN_S = 0.05
+#: Signals within this time after the first are ignored, so that they do not interrupt the clean-up.
+_REPEAT_S = 3.0
+#: Delay before an interruption that Python dropped is sent again.
+_RESEND_S = 0.05
 
-#: SIGTERM is how Slurm, systemd and `timeout` end a command; SIGHUP, how a closed terminal does.
+#: Slurm, systemd and `timeout` end a command with SIGTERM, a closed terminal with SIGHUP.
 _SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
@@ -249,8 +255,8 @@ _last_s = float("-inf")
 def listen() -> None:
     """Raise `KeyboardInterrupt` in the main thread at Ctrl-C, SIGTERM and SIGHUP from now on.
 
-    So results are kept and processes ended. Signals that the caller ignores stay ignored: ``nohup``, or
-    a job in the background of a script. A program that uses the API keeps its own handlers.
+    The interruption keeps results and ends child processes. Signals that the caller ignores stay ignored,
+    for example under ``nohup``. A program that uses the API keeps its own handlers.
     """
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -259,7 +265,7 @@ def listen() -> None:
 
 
 def stop_listening(handler: signal.Handlers) -> None:
-    """Leave these signals to one of Python's handlers: the command has ended."""
+    """Set a standard handler for these signals, because the command has ended."""
     for number in _SIGNALS:
         signal.signal(number, handler)
     sys.unraisablehook = sys.__unraisablehook__
@@ -268,18 +274,18 @@ def stop_listening(handler: signal.Handlers) -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _last_s
     now_s = time.monotonic()
-    if now_s - _last_s > _SAME_WISH_S:
+    if now_s - _last_s > _REPEAT_S:
         _last_s = now_s
         raise KeyboardInterrupt
 
 
 def _send_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Send an interruption again that Python dropped, as it does in ``__del__`` and callbacks."""
+    """Send an interruption again: Python drops it if it arrives in ``__del__`` or a callback."""
     global _last_s
     if not issubclass(ignored.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(ignored)
         return
     _last_s = float("-inf")
-    again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), signal.SIGINT))
+    again = threading.Timer(_RESEND_S, os.kill, (os.getpid(), signal.SIGINT))
     again.daemon = True
     again.start()

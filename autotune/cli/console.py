@@ -19,10 +19,10 @@ from autotune.report.text_table import Table
 
 
 def kernel_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of kernels for a shell to complete; reads and runs no space file."""
+    """Return names of kernels for the shell to complete, without running space files."""
     from autotune.kernel.catalog import space_files
 
-    with suppress(Exception):  # the command itself reports what is wrong
+    with suppress(Exception):  # the command itself reports errors
         return sorted(name for name in space_files() if name.startswith(incomplete))
     return []
 
@@ -36,24 +36,24 @@ EFFORT_NAMES = click.Choice(["quick", "full"])
 FLEET = click.option(
     "--fleet",
     metavar="WHERE",
-    help="Measure on the workers of a fleet: tls://host:8786, tcp://localhost:8786 or its scheduler "
-    "file; see autotune fleet.",
+    help="Measure on the workers of a fleet. WHERE is tls://host:8786, tcp://localhost:8786 or a "
+    "scheduler file; see autotune fleet.",
 )
 
 
 def out_option(text: str) -> Callable[..., Any]:
-    """Return the option ``--out FOLDER`` with its help."""
+    """Return the option ``--out FOLDER`` with a help text."""
     return click.option("--out", type=FOLDER, default=Path("reports"), show_default=True, help=text)
 
 
 def is_given(name: str) -> bool:
-    """Return whether the command line has an option, instead of its default."""
+    """Return whether an option's value comes from the command line, not from the default."""
     source = click.get_current_context().get_parameter_source(name)
     return source is ParameterSource.COMMANDLINE
 
 
 def lists(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Read ``NAME=V1,V2`` of each text."""
+    """Parse texts of the form ``NAME=V1,V2``; return the values by name."""
     found: dict[str, list[str]] = {}
     for text in texts:
         name, sign, words = text.partition("=")
@@ -67,9 +67,9 @@ def lists(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
-    """Print rows with the same keys; columns that are empty everywhere are left out.
+    """Print rows with the same keys as a table, without empty columns.
 
-    Nothing is shown of None, and four digits of a float.
+    None is an empty cell. Floats have four digits.
     """
     rows = [{shown(name): _text(value) for name, value in row.items()} for row in values]
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
@@ -81,7 +81,7 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
 
 
 def show_table(table: Table, title: str = "") -> None:
-    """Print a table; in a pipe, or if it is too wide for the terminal, with long lines."""
+    """Print a table; in a pipe or a narrow terminal, its lines stay unwrapped."""
     from rich.console import Console
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -90,7 +90,7 @@ def show_table(table: Table, title: str = "") -> None:
     for column, name in enumerate(table.columns):
         made.add_column(name, justify="right" if column in table.numeric else "left")
     for row in table.rows:
-        made.add_row(*map(Text, row))  # users' words are no markup
+        made.add_row(*map(Text, row))  # as Text, so that rich parses no markup in names
     terminal = Console(highlight=False)
     plain = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
     if terminal.is_terminal and plain.measure(made).maximum <= terminal.width:
@@ -102,7 +102,7 @@ def show_table(table: Table, title: str = "") -> None:
 
 
 def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print measurements as `autotune.store.flat` makes them."""
+    """Print measurements in the form of `autotune.store.flat`."""
     from autotune.measure.timing import Timing
 
     metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
@@ -128,7 +128,7 @@ def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def words(values: Mapping[str, Any]) -> str:
-    """Return names and values in one line; booleans as 0 and 1, as the command line takes them."""
+    """Return names and values as one line in the command line's form: booleans are 0 and 1."""
     return ", ".join(
         f"{name}={int(value) if isinstance(value, bool) else value}"
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""`autotune list`, `show`, `new`, `check`: kernels, without tuning them."""
+"""`autotune list`, `show`, `explain`, `new`, `check`: commands that inspect kernels without tuning."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from autotune.values import Configuration, Problem
 
 
+_PROBLEM = click.option(
+    "--problem",
+    metavar="FIELD=N,...",
+    help="Problem size; default: the first problem of the space file.",
+)
+
+
 @click.command("list")
 @click.argument("what", type=click.Choice(["kernels", "strategies", "devices"]), default="kernels")
-@click.option("--all", "is_all", is_flag=True, help="Also list the kernels of docs/study.")
+@click.option("--all", "is_all", is_flag=True, help="Also list the kernels of the study notes.")
 @SPACES
 @JSON
 def list_(what: str, is_all: bool, spaces: Path | None, as_json: bool) -> None:
@@ -45,7 +52,7 @@ def list_(what: str, is_all: bool, spaces: Path | None, as_json: bool) -> None:
     elif rows:
         print_table(rows)
     else:
-        why = "; autotune doctor says why" if what == "devices" else ""
+        why = "; to see why, run: autotune doctor" if what == "devices" else ""
         click.echo(f"no {what}{why}", err=True)
 
 
@@ -86,14 +93,22 @@ def _device_rows() -> list[dict[str, Any]]:
 
 @click.command("show")
 @KERNEL
-@click.option("--config", metavar="NAME=V,...", help="Show this configuration, not the space.")
-@click.option("--source", "view", flag_value="source", help="Print its source.")
-@click.option("--ptx", "view", flag_value="ptx", help="Print its PTX.")
+@click.option(
+    "--config",
+    metavar="NAME=V,...",
+    help="Show this configuration, not the search space; other parameters have their defaults.",
+)
+@click.option("--source", "view", flag_value="source", help="Print the configuration's source.")
+@click.option("--ptx", "view", flag_value="ptx", help="Print the configuration's PTX.")
 @click.option(
     "--log", "view", flag_value="log", help="Print launches, resources and the compiler's log."
 )
-@click.option("--problem", metavar="FIELD=N,...", help="Problem size; default: the first.")
-@click.option("--device", metavar="NAME", help="cuda:0, opencl:cpu, or an architecture: sm_90.")
+@_PROBLEM
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Device (cuda:0, opencl:cpu) or architecture (sm_90); default: the first usable device.",
+)
 @SPACES
 @JSON
 def show(
@@ -131,25 +146,31 @@ def show(
 
 @click.command("explain")
 @KERNEL
-@click.option("--problem", metavar="FIELD=N,...", help="Problem size; default: the first.")
+@_PROBLEM
 @click.option(
-    "--variants", metavar="NAME,...", help="Of the space file, and best; default: all of them."
+    "--variants",
+    metavar="NAME,...",
+    help="Variants of the space file to compare, and best, the tuned configuration; default: all.",
 )
 @click.option(
     "--config",
     "configs",
     metavar="NAME=V,...",
     multiple=True,
-    help="Another configuration (repeatable).",
+    help="Another configuration to compare (repeatable).",
 )
 @click.option("--arch", metavar="sm_NN", help="Compile for this architecture; measure nothing.")
-@click.option("--device", metavar="NAME", help="Measure on cuda:0 or opencl:cpu; default: a GPU.")
+@click.option(
+    "--device", metavar="NAME", help="Measure on cuda:0 or opencl:cpu; default: the first GPU."
+)
 @click.option(
     "--ablate",
     metavar="NAME,...",
-    help="Also show the last variant with other values of these parameters.",
+    help="Also show the last variant with each other value of these parameters.",
 )
-@click.option("--out", type=FOLDER, help="Write measurements next to the records of this folder.")
+@click.option(
+    "--out", type=FOLDER, help="Also write the measurements next to the records of this folder."
+)
 @click.option("--markdown", is_flag=True, help="Print Markdown.")
 @SPACES
 @JSON
@@ -168,8 +189,8 @@ def explain(
 ) -> None:
     """Explain why configurations of KERNEL are fast or slow, side by side.
 
-    Without a GPU: registers, occupancy and what its SASS shows, for any architecture, and what was
-    measured on others' devices. On a GPU also times, and counters where Nsight Compute is installed.
+    Without a GPU, prints registers, occupancy and SASS statistics for any architecture, and recorded times
+    and counters. On a GPU, also measures times, and counters if Nsight Compute is installed.
 
     \b
     autotune explain transpose
@@ -208,7 +229,7 @@ def explain(
 
 
 def names_in(text: str | None) -> list[str]:
-    """Return the names in a list with commas."""
+    """Split a comma-separated list of names."""
     return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
@@ -312,11 +333,13 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     from autotune.devices.base import CompileError, with_defines
 
     if not device.is_cuda:
-        raise UsageError(f"{device.name} has no PTX; give --device sm_90, say")
+        raise UsageError(f"{device.name} has no PTX; choose an architecture: --device sm_90")
     if kernel.language:
-        raise UsageError(f"{kernel.name}: the PTX of {kernel.language_name} is not kept")
+        raise UsageError(
+            f"{kernel.name}: --ptx is for CUDA C++; {kernel.language_name} keeps no PTX; use --log"
+        )
     job = compile_job(kernel, configuration, problem, device)
-    # An option such as sm_90a chooses the architecture, as for a cubin.
+    # A compiler option such as sm_90a overrides the architecture, as for a cubin.
     chosen = [option for option in job.options if option.startswith("sm_")]
     flags = [option for option in job.options if not option.startswith("sm_")]
     if not any("std=" in flag for flag in flags):
@@ -337,19 +360,19 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     "script",
     type=PATH,
     metavar="SCRIPT.py",
-    help="Run this script for Kernel Tuner and translate its calls of tune_kernel.",
+    help="Run this Kernel Tuner script, and translate its calls of tune_kernel.",
 )
 @click.option(
     "--into",
     type=FOLDER,
     default=".",
-    help="Folder to write kernels/ and spaces/ in; default: this one.",
+    help="Folder for kernels/ and spaces/; default: the current folder.",
 )
 def new(name: str | None, script: Path | None, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a working kernel for you to edit.
 
-    With --from, run a script for Kernel Tuner with a stand-in for tune_kernel, and write a space file
-    and a source for each kernel it would tune. TODO marks the lines you have to complete.
+    With --from, runs a Kernel Tuner script with a stand-in for tune_kernel, and writes a space file and a
+    source for each kernel that the script tunes. Complete the lines marked TODO.
 
     \b
     autotune new softmax
@@ -370,7 +393,7 @@ def new(name: str | None, script: Path | None, into: Path) -> None:
 def _port(script: Path, name: str, into: Path) -> None:
     from autotune.interop.script import write_spaces
 
-    click.echo(f"runs {script}, with a stand-in for tune_kernel", err=True)
+    click.echo(f"running {script} with a stand-in for tune_kernel", err=True)
     files, todos = write_spaces(script, name, into)
     for file in files:
         click.echo(f"wrote {file}")
@@ -388,9 +411,9 @@ def _write_kernel(name: str, into: Path) -> list[Path]:
 
     wrong = fault("kernel name", name)
     if not wrong and name != name.lower():
-        wrong = f"kernel name {name!r}: lower-case letters, digits and _ expected"
+        wrong = f"kernel name {name!r}: use lower-case letters, digits and _"
     if not wrong and (name in CPP_KEYWORDS or keyword.iskeyword(name)):
-        wrong = f"kernel name {name!r} means something else in its files; choose another"
+        wrong = f"kernel name {name!r} is a keyword of C++ or Python; choose another"
     if wrong:
         raise UsageError(wrong)
     files = {
@@ -399,7 +422,7 @@ def _write_kernel(name: str, into: Path) -> list[Path]:
     }
     for file in files:
         if file.exists():
-            raise UsageError(f"{file} is there already; remove it or choose another name")
+            raise UsageError(f"{file} already exists; remove it or choose another name")
     for file, template in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(_rendered(template, name), encoding="utf-8")
@@ -422,7 +445,7 @@ def _rendered(template: str, name: str) -> str:
     multiple=True,
     default=("sm_80", "sm_90", "sm_120"),
     show_default=True,
-    help="Compile for this architecture (repeatable).",
+    help="Architecture to compile for (repeatable).",
 )
 @click.option(
     "--samples",
@@ -439,8 +462,8 @@ def check(
 ) -> None:
     """Check the space file of KERNEL, and compile a sample of its configurations.
 
-    Needs no GPU. An OpenCL device, such as the CPU, also verifies the sample on odd sizes and the first
-    problem. Exit code 3: a configuration failed, or none could be verified.
+    Needs no GPU. If the machine has an OpenCL device, such as the CPU, it also verifies the sample on the
+    edge problems and the first problem. Exit code 3: a configuration failed, or none could be verified.
 
     \b
     autotune check sgemm

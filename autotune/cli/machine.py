@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 @click.option(
     "--limits",
     is_flag=True,
-    help="Measure the device's bandwidth, FP32 and tensor core rates, and store them.",
+    help="Measure and store the device's memory bandwidth, FP32 rate and tensor core rate.",
 )
-@click.option("--device", metavar="NAME", help="Device to measure; default: the first usable.")
+@click.option(
+    "--device", metavar="NAME", help="Device to measure with --limits; default: the first usable."
+)
 @JSON
 @click.pass_context
 def doctor(context: click.Context, limits: bool, device: str | None, as_json: bool) -> None:
@@ -73,7 +75,7 @@ def _limits(name: str | None, as_json: bool) -> None:
     click.echo(device.name)
     units = {"read": "GB/s", "copy": "GB/s, read + written", "ffma": "GFLOP/s", "tensor": "GFLOP/s"}
     for limit, unit in units.items():
-        words = f"{limits[limit]:10.4g} {unit}" if limit in limits else "not known"
+        words = f"{limits[limit]:10.4g} {unit}" if limit in limits else "not measured"
         click.echo(f"  {limit:6}  {words}")
 
 
@@ -83,14 +85,14 @@ def _limits(name: str | None, as_json: bool) -> None:
     type=click.Choice(["all", "data", "binaries"]),
     is_flag=False,
     flag_value="all",
-    help="Remove files, of one kind or all, except those a run is using.",
+    help="Remove data, binaries or both, except files that a run is using.",
 )
 @JSON
 def cache(clear: str | None, as_json: bool) -> None:
     """Show the size of cached data sets and binaries, or remove them.
 
-    AUTOTUNE_CACHE_DIR names the folder. AUTOTUNE_CACHE_SIZE (default 4G) limits the data sets, and a
-    quarter of it the binaries. autotune removes the least recently used files first.
+    AUTOTUNE_CACHE_DIR names the folder. AUTOTUNE_CACHE_SIZE (default 4G) is the limit for data sets; the
+    limit for binaries is a quarter of it. autotune removes the least recently used files first.
 
     \b
     autotune doctor cache
@@ -148,9 +150,10 @@ def store(as_json: bool) -> None:
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="INTO")
 def merge(source: str, target: str) -> None:
-    """Copy the rows of the results store FROM that INTO lacks: files or servers.
+    """Copy missing rows from the results store FROM to INTO. A store is a file or a server.
 
-    Merging again adds nothing; a merge that was stopped continues. FROM is not changed.
+    A repeated merge adds no duplicates. If a merge is interrupted, repeat it to continue. FROM stays as
+    it is.
 
     \b
     autotune doctor merge node7.sqlite all.sqlite
@@ -161,20 +164,20 @@ def merge(source: str, target: str) -> None:
     from autotune.store.database import WAIT_S
     from autotune.store.sharing import merge as merge_stores
 
-    addresses = [Address.parse(each, WAIT_S) for each in (source, target)]
+    addresses = [Address.parse(text, WAIT_S) for text in (source, target)]
     for address in addresses:
         if address.holds_secret:
             raise UsageError(
-                f"{address}: every user of this machine sees the password of a command line; leave "
-                "it out, and put it into ~/.pgpass or PGPASSWORD"
+                f"{address}: other users of this machine can see a password on the command line; put it "
+                "into ~/.pgpass or PGPASSWORD instead"
             )
     if addresses[0].url == addresses[1].url:
-        raise UsageError(f"{addresses[0]}: FROM and INTO are one store")
+        raise UsageError(f"{addresses[0]}: FROM and INTO are the same store; name two stores")
     with Store.open(source, must_exist=True) as first, Store.open(target) as second:
         merged = merge_stores(first, second)
     click.echo(
         f"{merged.rows:,} rows of {first.address}: {merged.added:,} added to {second.address}, "
-        f"{merged.rows - merged.added:,} were there"
+        f"{merged.rows - merged.added:,} were already there"
     )
 
 
@@ -184,25 +187,27 @@ def merge(source: str, target: str) -> None:
     "selectors",
     multiple=True,
     metavar="NAME",
-    help="cuda:0, cuda:all, opencl:cpu (repeatable); default: all GPUs, else the CPU.",
+    help="Device with a worker: cuda:0, cuda:all or opencl:cpu (repeatable); default: all GPUs, else "
+    "the CPU.",
 )
 @click.option(
     "--compilers",
     type=click.IntRange(min=0),
-    help="Compiler processes; default: one per core, minus one per GPU.",
+    help="Compiler processes; default: the number of cores minus the number of GPUs.",
 )
 @click.option(
     "--file",
     type=PATH,
-    help="The scheduler file; default: fleet.json in $XDG_DATA_HOME/autotune.",
+    help="Scheduler file to write; default: $XDG_DATA_HOME/autotune/fleet.json.",
 )
 def fleet(selectors: tuple[str, ...], compilers: int | None, file: Path | None) -> None:
-    """Run a fleet on this machine: a Dask cluster of its GPUs and compilers, for `--fleet`.
+    """Run a fleet on this machine: a Dask cluster of its GPUs and compilers.
 
-    Starts a scheduler and a worker for each device, and runs until Ctrl-C. For several machines, start
-    Dask there with autotune's preload: see docs/fleet.md. `autotune doctor` shows the fleet that runs
-    here. Other users of this machine can connect to the scheduler and run code as you, unless you
-    configure Dask with certificates.
+    Starts a scheduler and a worker for each device, and runs until Ctrl-C. Other commands use the fleet with
+    --fleet; autotune doctor shows it. For a fleet of several machines see docs/fleet.md.
+
+    Warning: other users of this machine can connect to the scheduler and run code as you, unless Dask's
+    configuration has TLS certificates.
 
     \b
     autotune fleet
@@ -218,7 +223,7 @@ def fleet(selectors: tuple[str, ...], compilers: int | None, file: Path | None) 
         click.echo(f"fleet: {address}, {workers} worker{'' if workers == 1 else 's'}")
         if dashboard:
             click.echo(f"dashboard: {dashboard}")
-        click.echo(f"tune on it: autotune run KERNEL --fleet {scheduler_file}", err=True)
+        click.echo(f"to use it: autotune run KERNEL --fleet {scheduler_file}", err=True)
 
     serve(_devices(selectors), compilers, scheduler_file, say_ready)
 

@@ -1,4 +1,4 @@
-"""`autotune lookup`, `results` and `report`: print and report what was measured and tuned."""
+"""`autotune lookup`, `results` and `report`: print and report measurements and tuned records."""
 
 from __future__ import annotations
 
@@ -39,9 +39,15 @@ _OUT = out_option("Folder to write to.")
 @KERNEL
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
-@click.option("--device", metavar="NAME", help="As its driver names it; or cuda:0, opencl:cpu.")
 @click.option(
-    "--deterministic", is_flag=True, help="Only configurations with the same bits in every run."
+    "--device",
+    metavar="NAME",
+    help="Device: the driver's name for it, or cuda:0, opencl:cpu; default: any of the architecture.",
+)
+@click.option(
+    "--deterministic",
+    is_flag=True,
+    help="Only configurations whose output has the same bits in every run.",
 )
 @SPACES
 @JSON
@@ -56,8 +62,8 @@ def lookup(
 ) -> None:
     """Print the tuned configuration of KERNEL for a problem.
 
-    Also reports whether the kernel changed since it was tuned. Of FILE.py:FUNCTION, a decorated function,
-    fields may be left out that are the same in all its tuned calls.
+    Also prints whether the kernel has changed since it was tuned. KERNEL may be a decorated function,
+    FILE.py:FUNCTION; then FIELDs that are equal in all its tuned calls are optional.
 
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
@@ -73,18 +79,18 @@ def lookup(
     problem = sizes(",".join(fields))
     for name in problem:
         if name in LOOKUP_ARGUMENTS:
-            raise UsageError(f"{name!r} is no problem field; see: autotune lookup --help")
+            raise UsageError(f"{name!r} is not a problem field; see: autotune lookup --help")
     name, owner, declared = _record_of(kernel, spaces)
     if _is_function(kernel):
         files = read_layers(name, owner)
-        tuned = [set(each.problem.items()) for file in files for each in file.record.problems]
+        tuned = [set(entry.problem.items()) for file in files for entry in file.record.problems]
         if not tuned:
             raise UsageError(f"{name} is not tuned yet; run: autotune run {kernel}")
         problem = {**dict(set.intersection(*tuned)), **problem}
     is_selector = (device or "").partition(":")[0] in BACKENDS
-    asked = choose_device(device) if is_selector else device
+    chosen = choose_device(device) if is_selector else device
     found = answer(
-        name, arch=arch, device=asked, deterministic=deterministic, project=owner, **problem
+        name, arch=arch, device=chosen, deterministic=deterministic, project=owner, **problem
     )
     changes: tuple[str, ...] = ()
     with _comparing():
@@ -110,8 +116,8 @@ def lookup(
         "not valid: no tuned configuration is allowed for this problem and device": (
             not found.requires_met
         ),
-        "exclusive: two launches of one loaded module must not overlap": found.exclusive,
-        "deterministic: the same bits in every run": found.deterministic,
+        "exclusive: launches of one loaded module must not overlap": found.exclusive,
+        "deterministic: the output has the same bits in every run": found.deterministic,
         **{f"stale: {reason}": True for reason in facts["stale_reasons"]},
         f"noise: {found.noise}": found.noise,
     }
@@ -119,7 +125,7 @@ def lookup(
         click.echo(shown(f"  {text}"))
 
 
-#: Attributes of an answer, as `autotune lookup --json` has them.
+#: Attributes of an answer that `autotune lookup --json` prints.
 _ANSWER = (
     *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
     *("exclusive", "deterministic", "requires_met", "noise", "objective", "source"),
@@ -127,17 +133,17 @@ _ANSWER = (
 
 
 def _is_function(kernel: str) -> bool:
-    """Return whether a name is FILE.py:FUNCTION, of a decorated function."""
+    """Return whether a name is FILE.py:FUNCTION, which names a decorated function."""
     return ".py:" in kernel
 
 
 def _is_file(kernel: str | None) -> bool:
-    """Return whether a name is FILE.py, of a space file, or FILE.py:FUNCTION."""
+    """Return whether a name is FILE.py (a space file) or FILE.py:FUNCTION."""
     return kernel is not None and (kernel.endswith(".py") or _is_function(kernel))
 
 
 def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel | None]:
-    """Return name and project of a kernel's records, and the kernel where it is known."""
+    """Return name and project of a kernel's records, and the kernel if it is known."""
     from autotune.kernel.catalog import find_kernel, known_kernel
     from autotune.tuned.reading import owner_of
 
@@ -160,7 +166,7 @@ def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel |
 
 @contextmanager
 def _comparing() -> Iterator[None]:
-    """Warn where the files of a kernel cannot be compared with its record."""
+    """Warn if a kernel's files cannot be read to compare them with its record."""
     from autotune.errors import MissingDependencyError, SpecError
 
     try:
@@ -171,10 +177,10 @@ def _comparing() -> Iterator[None]:
 
 @click.command("results")
 @_OPTIONAL_KERNEL
-@click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
-@click.option("--best", type=_COUNT, metavar="N", help="Only the best N per problem.")
-@click.option("--runs", is_flag=True, help="List runs and how they ended.")
-@click.option("--last", type=_COUNT, metavar="N", help="With --runs: the newest N.")
+@click.option("--device", metavar="NAME", help="Only this device, by name or uuid.")
+@click.option("--best", type=_COUNT, metavar="N", help="Only the N fastest per problem.")
+@click.option("--runs", is_flag=True, help="List runs and how they ended, not measurements.")
+@click.option("--last", type=_COUNT, metavar="N", help="With --runs: the newest N; default: 20.")
 @JSON
 def results(
     kernel: str | None,
@@ -195,7 +201,7 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import best_rows, last_rows, stored_row
 
-    asked = kernel
+    argument = kernel
     if _is_file(kernel):
         kernel, *_ = _record_of(str(kernel), None)
     with Store.open(default_url()) as store:
@@ -205,11 +211,11 @@ def results(
             found = best_rows(store, best, kernel, device)
         else:
             found = last_rows(store.rows(kernel, device))
-    is_unknown = not (past if runs else found) and kernel == asked
+    is_unknown = not (past if runs else found) and kernel == argument
     if is_unknown and kernel and kernel not in (known := space_files()):
         raise UsageError(unknown("kernel", kernel, sorted(known)))
     if runs:
-        _show_runs(past, asked, as_json)
+        _show_runs(past, argument, as_json)
         return
     rows = [stored_row(row) for row in found]
     if as_json:
@@ -218,13 +224,13 @@ def results(
         print_measurements(rows)
     else:
         click.echo(
-            f"no results of {kernel or 'any kernel'} yet; run: autotune run {asked or 'sgemm'}",
+            f"no results of {kernel or 'any kernel'} yet; run: autotune run {argument or 'sgemm'}",
             err=True,
         )
     if best and rows:
         click.echo(
-            "times of the search, each measured once; the final race decides winners: autotune "
-            f"lookup {asked or 'KERNEL'}, autotune report {asked or 'KERNEL'}",
+            "these are times of the search, one measurement per configuration; the final race decides "
+            f"winners: autotune lookup {argument or 'KERNEL'}, autotune report {argument or 'KERNEL'}",
             err=True,
         )
 
@@ -255,15 +261,17 @@ def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> N
 
 @click.command("report")
 @click.argument("kernel", required=False, metavar="[KERNEL|FILE]", shell_complete=kernel_names)
-@click.option("--device", metavar="NAME", help="Only this device's folder or name.")
+@click.option("--device", metavar="NAME", help="Only this device, by name or folder.")
 @click.option(
     "--from",
     "source",
     type=PATH,
     metavar="DIR",
-    help="Report the tuned records below this folder, not yours and the store.",
+    help="Report the tuned records in this folder, instead of your records and the store.",
 )
-@click.option("--single", is_flag=True, help="Make each page one file: 2 MB more each.")
+@click.option(
+    "--single", is_flag=True, help="Include the scripts in each page: one file, 2 MB larger."
+)
 @click.option(
     "--against",
     type=PATH,
@@ -276,7 +284,7 @@ def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> N
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="With --against: how much slower counts as a regression.",
+    help="With --against: the slowdown that counts as a regression.",
 )
 @SPACES
 @_OUT
@@ -294,9 +302,9 @@ def report(
 ) -> None:
     """Write the report of KERNEL, or of all kernels, from the store and your tuned records.
 
-    With --against, compare two tuned records of a kernel problem by problem: the ratio of their times
-    with its 95 % interval, and the parameters that differ. Exit code 5 if both are of one device model
-    and the whole interval of a ratio is above the threshold.
+    With --against, compares two tuned records of a kernel: for each problem the ratio of the times with its
+    95 % interval, and the parameters that differ. Exit code 5 if both records are of one device model and
+    the whole interval of a ratio is above the threshold.
 
     \b
     autotune report sgemm
@@ -305,30 +313,32 @@ def report(
     """
     if against is not None:
         if kernel is None:
-            raise UsageError("report --against: name the newer tuned record too: FILE.json")
+            raise UsageError(
+                "report --against: name the newer record too: autotune report NEW.json --against OLD.json"
+            )
         _compare(against, Path(kernel), threshold, as_json)
         return
     if as_json:
-        raise UsageError("report: --json needs --against; reports are files")
+        raise UsageError("report: --json works only with --against; a report is written to files")
     from autotune.kernel.catalog import space_folders
     from autotune.report.publish import report_recorded
     from autotune.retune.stale import not_tuned
     from autotune.store import Store, default_url
     from autotune.tuned.reading import read_all, user_folder, user_folders
 
-    space_folders(spaces)  # an error if --spaces is no folder
-    owner, asked = None, kernel
+    space_folders(spaces)  # raises if --spaces is not a folder
+    owner, argument = None, kernel
     if _is_file(kernel):
         kernel, owner, _ = _record_of(str(kernel), spaces)
     own = [user_folder(owner)] if owner else None
     chosen = [
-        each
+        record
         for folder in ([source] if source else own or user_folders(kernel, spaces))
-        for each in read_all(Path(folder), kernel or "*")
-        if device in (None, each.device.name, each.device.folder)
+        for record in read_all(Path(folder), kernel or "*")
+        if device in (None, record.device.name, record.device.folder)
     ]
     if not chosen:
-        raise not_tuned(asked, device, source)
+        raise not_tuned(argument, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in chosen:
             for file in report_recorded(record, store, spaces, out, single):
@@ -352,7 +362,7 @@ def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None
         worst = max(slower, key=lambda pair: pair.ratio or 0.0)
         raise RegressionError(
             f"{before.kernel}: {len(slower)} of {len(found)} problems are slower by more than "
-            f"{threshold:g} %, most ({words(worst.problem)}): {worst.ratio:.3f} of its time"
+            f"{threshold:g} %; the slowest, {words(worst.problem)}, takes {worst.ratio:.3f} times as long"
         )
 
 

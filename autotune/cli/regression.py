@@ -1,4 +1,4 @@
-"""`autotune check-tuned`: the regression gate."""
+"""`autotune check-tuned`: check tuned entries for regressions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     default=5.0,
     show_default=True,
     metavar="PERCENT",
-    help="How much slower than recorded counts as a regression.",
+    help="The slowdown against the record that counts as a regression.",
 )
 @MAX_HOURS
 @DEVICES
@@ -45,8 +45,8 @@ def check_tuned(
 ) -> None:
     """Verify and time the tuned entries of KERNEL, or of all kernels, against their records.
 
-    Covers every entry that lookup answers with on this device. Each winner is verified again and timed
-    in turn with its runners-up. Exit code 5 if a winner is wrong, or if the whole 95 % interval of its
+    Checks all entries that lookup uses on this device. Each winner is verified again, and timed in turn with
+    its runners-up. Exit code 5 if a winner computes a wrong result, or if the whole 95 % interval of its
     slowdown is above the threshold.
 
     \b
@@ -87,7 +87,10 @@ def _require_no_regression(rows: Sequence[Mapping[str, Any]]) -> None:
     failed = [row for row in rows if row["verdict"] == "failed"]
     if failed:
         first = failed[0]
-        raise AutotuneError(f"{len(failed)} not measured; {first['kernel']}: {first['message']}")
+        raise AutotuneError(
+            f"{len(failed)} of {len(rows)} tuned entries were not measured, first {first['kernel']}: "
+            f"{first['message']}"
+        )
 
 
 def _checked_row(checked: CheckedEntry) -> dict[str, Any]:

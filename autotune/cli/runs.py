@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 @click.option(
     "--budget",
     metavar="TIME|N",
-    help="Time or number of configurations for all problems: 90s, 10m, 2h or 200evals. A time covers "
-    "search and final race, with a minimum for each problem; preparing inputs does not count.",
+    help="Budget for all problems together: a time (90s, 10m, 2h) or a number of configurations "
+    "(200evals). The time covers search and final race, not the preparation of inputs; each problem gets "
+    "a minimum.",
 )
 @click.option(
     "--strategy",
@@ -65,47 +66,48 @@ if TYPE_CHECKING:
     "problems",
     multiple=True,
     metavar="FIELD=N,...",
-    help="Tune this problem size (repeatable), for example m=512,n=512,k=512.",
+    help="Problem size to tune (repeatable), for example m=512,n=512,k=512; default: the problems of "
+    "the space file.",
 )
 @click.option(
     "--device",
     metavar="NAME",
-    help="cuda:0 or opencl:cpu; cuda:0,cuda:1 or cuda:all for several GPUs of one model. Default: the "
-    "first GPU, else the CPU. With --fleet: cuda, sm_90 or part of a model's name; default: every model.",
+    help="Device cuda:0 or opencl:cpu, or several GPUs of one model: cuda:0,cuda:1 or cuda:all. Default: "
+    "the first GPU, else the CPU. With --fleet: cuda, sm_90 or part of a model's name; default: all models.",
 )
 @FLEET
 @click.option(
     "--max-hours",
     type=click.FloatRange(min=0, min_open=True),
     metavar="H",
-    help="With --fleet: time for all kernels; --budget is for each kernel on each model.",
+    help="With --fleet: hours for all kernels together; --budget applies to each kernel on each model.",
 )
 @click.option(
     "--objective",
     default="time",
     show_default=True,
     type=click.Choice(["time", "energy", "edp"]),
-    help="What to optimise: time, energy (of a call, by the GPU's counter) or edp (energy times time). "
-    "The last two write to reports-NAME by default.",
+    help="What to minimise: time, energy (per call, from the GPU's counter) or edp (energy times time). "
+    "Results for energy and edp go to reports-energy and reports-edp by default.",
 )
 @click.option(
     "--config",
     metavar="NAME=V,...",
-    help="Verify and time this configuration. Nothing is recorded without --accept.",
+    help="Verify and time only this configuration. Without --accept, no record is written.",
 )
 @click.option(
     "--fix",
     "fixed",
     multiple=True,
     metavar="NAME=V,V",
-    help="Search only these values of a parameter (repeatable): an experiment, which lookup does not "
-    "read. Its files go to OUT/experiments/<device>/.",
+    help="Search only these values of a parameter (repeatable). The run is an experiment: lookup ignores "
+    "it, and its files go to OUT/experiments/<device>/.",
 )
 @click.option(
     "--timing",
     type=click.Choice(["cold", "hot", "mixed"]),
-    help="Time calls with a flushed L2 cache, with a warm one, or take the geometric mean of both. "
-    "Default: mixed if the data of a call fit the L2 cache of a GPU, else cold.",
+    help="Time calls with a flushed L2 cache (cold), with a warm L2 cache (hot), or take the geometric "
+    "mean of both (mixed). Default: mixed if the data of a call fit into the GPU's L2 cache, else cold.",
 )
 @click.option(
     "--seed",
@@ -114,22 +116,24 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seed of the search and the inputs.",
 )
-@click.option("--fresh", is_flag=True, help="Measure again, without results from the store.")
+@click.option("--fresh", is_flag=True, help="Measure again; ignore results in the store.")
 @click.option(
     "--sanitize/--no-sanitize",
     default=None,
-    help="Run finalists under compute-sanitizer (memory, races, initialisation, barriers), in addition "
-    "to the budget. Default: with --effort full on a GPU, if it is installed.",
+    help="Also run finalists under compute-sanitizer (memory, races, initialisation, barriers). Its time "
+    "is not part of the budget. Default: on with --effort full on a GPU, if it is installed.",
 )
 @click.option(
     "--accept",
     is_flag=True,
-    help="Let lookup answer with the result of an experiment (--fix, --config), or with a result that "
-    "is slower than the recorded one or of less effort.",
+    help="Let lookup use the result of an experiment (--fix, --config), or a result that is slower than "
+    "the record or has less effort.",
 )
 @out_option("Write record, header and report to OUT/<device>/.")
 @SPACES
-@click.option("--json", "as_json", is_flag=True, help="Print the tuned record; of several, a list.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the tuned record, or a list of several."
+)
 def run(
     kernels: tuple[str, ...],
     effort: str,
@@ -153,8 +157,8 @@ def run(
 ) -> None:
     """Find the fastest verified configuration of each KERNEL for each problem size.
 
-    Every configuration is compiled, checked against numpy on two data sets and timed in an isolated
-    process. Ctrl-C keeps all results; the same command continues.
+    Each configuration is compiled, verified against the reference on two data sets, and timed in a separate
+    process. Ctrl-C keeps all results; repeat the command to continue.
 
     \b
     autotune run sgemm
@@ -163,7 +167,9 @@ def run(
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
     if max_hours and not fleet:
-        raise UsageError("run: --max-hours needs --fleet; use --budget, which each kernel gets")
+        raise UsageError(
+            "run: --max-hours works only with --fleet; use --budget, a limit per kernel"
+        )
     from autotune.kernel.catalog import find_kernel
     from autotune.run.request import RunOptions
 
@@ -192,7 +198,7 @@ def run(
 
 
 def _folder(out: Path, objective: str) -> Path:
-    """Return the folder of ``--out``, by default the one of an objective."""
+    """Return the folder of ``--out``, by default the folder of the objective."""
     from autotune.measure.measurement import find_objective
 
     return out if is_given("out") else find_objective(objective).folder(out)
@@ -218,7 +224,9 @@ def _run_here(
 def _say_imported(requests: Iterable[Request]) -> None:
     for name, goal in {request.kernel.name: request.goal for request in requests}.items():
         if count := len({configuration for _, configuration in goal.imported}):
-            text = f"{name}: {count} configurations were imported; the best are measured first"
+            text = (
+                f"{name}: {count} imported configurations; the run measures the best of them first"
+            )
             click.echo(text, err=True)
 
 
@@ -234,7 +242,7 @@ def _run(request: Request, out: Path, documents: list[str] | None) -> None:
 
 @contextmanager
 def _documents(is_list: bool) -> Iterator[list[str]]:
-    """Collect JSON documents, and print one or their list, also after an error."""
+    """Collect JSON documents; print the document or a list of them, also after an error."""
     found: list[str] = []
     try:
         yield found
@@ -282,9 +290,7 @@ def _run_on_fleet(
                 if done.result is not None:
                     _show(done.result, done.published, documents if as_json else None)
     if failed and len(requests) > 1:
-        raise AutotuneError(
-            f"{len(failed)} of {len(requests)} were not tuned; the first: {failed[0]}"
-        )
+        raise AutotuneError(f"{len(failed)} of {len(requests)} runs failed; the first: {failed[0]}")
     if failed:
         raise failed[0]
 
@@ -320,34 +326,39 @@ def show_winners(result: RunResult, published: Published) -> None:
 
 
 def say_where(result: RunResult, published: Published) -> None:
-    """Print trials, kept entries and the places of files to stderr."""
+    """Print trials, kept entries and file paths to stderr."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.trials)
         how_many = f"{len(found.measured)} of {len(result.space)} tried, {found.ended_by}"
         if found.ended_by == "all":
-            how_many = f"all of {len(result.space)} tried"
+            how_many = f"all {len(result.space)} tried"
         results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         click.echo(
             f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s", err=True
         )
         if found.sanitized is not None:
-            text = f"  compute-sanitizer: nothing found in {found.sanitized} finalists"
+            text = f"  compute-sanitizer: no errors in {found.sanitized} finalists"
             click.echo(text, err=True)
         for wrong in found.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if found.race is None:
-            why = "all were disqualified" if found.disqualified else "none was verified in time"
+            why = (
+                "all finalists were disqualified"
+                if found.disqualified
+                else "no configuration was verified within the budget"
+            )
             click.echo(f"  no winner: {why}", err=True)
         elif not found.race.timing.by_graph and result.request.device.is_cuda:
             click.echo(
-                "  final race launch by launch: a CUDA graph cannot hold one of its calls", err=True
+                "  the final race timed single launches: a CUDA graph cannot contain one of the calls",
+                err=True,
             )
     for text in _warnings(result, published.record):
         warn(text)
     for outcome in published.outcomes:
         if outcome.action == "kept":
-            why = f"{outcome.reason}; --accept replaces it"
-            click.echo(f"{words(outcome.problem)}: record kept, {why}", err=True)
+            why = f"{outcome.reason}; to replace it, add --accept"
+            click.echo(f"{words(outcome.problem)}: the recorded entry stays: {why}", err=True)
     click.echo(f"header:  {published.header_file}", err=True)
     click.echo(f"record:  {published.json_file}", err=True)
     click.echo(f"report:  {published.html_file or published.markdown_file}", err=True)
@@ -355,36 +366,39 @@ def say_where(result: RunResult, published: Published) -> None:
 
 
 def say_answers(result: RunResult) -> None:
-    """Print to stderr whether lookup now answers with the run's winners."""
+    """Print to stderr whether lookup now returns the run's winners."""
     from autotune.run.searching import recorded
     from autotune.tuned.lookup import clear_cache
 
-    clear_cache()  # the records changed a moment ago
+    clear_cache()  # this run changed the records
     request, others = result.request, []
     for solved in result.solved:
         answers = recorded(request.kernel, request.device, solved.problem)
         if solved.winner not in answers:
             others.append(f"{words(solved.problem)}: {answers[0] if answers else 'nothing tuned'}")
-    text = "lookup:  answers with this run's winners"
+    text = "lookup:  returns this run's winners"
     if others:
         more = f"; and {len(others) - 1} more" if len(others) > 1 else ""
         text = f"lookup:  answers as before ({others[0]}{more})"
         if request.is_experiment:
-            text += "; --accept lets this run answer"
+            text += "; to use this run's winners, add --accept"
         elif request.objective.needs_energy:
-            text += f"; it reads records tuned for {request.objective.name} in AUTOTUNE_TUNED only"
+            text += (
+                f"; to use records tuned for {request.objective.name}, put their folder into "
+                "AUTOTUNE_TUNED"
+            )
     click.echo(text, err=True)
 
 
 def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
-    """Yield warnings of a throttled device and noisy results."""
-    everything = [row for problem in result.problems for row in problem.measured]
-    throttled = [row for row in everything if row.clocks.is_throttled]
+    """Yield warnings about a throttled device and noisy results."""
+    measurements = [row for problem in result.problems for row in problem.measured]
+    throttled = [row for row in measurements if row.clocks.is_throttled]
     if throttled:
         reasons = sorted({reason for row in throttled for reason in row.clocks.throttle_reasons})
         yield (
-            f"{len(throttled)} of {len(everything)} measurements are too slow: the device was throttled "
-            f"({', '.join(reasons)}), even after pauses; see nvidia-smi -q -d PERFORMANCE, and run "
+            f"{len(throttled)} of {len(measurements)} measurements are too slow, because the device was "
+            f"throttled ({', '.join(reasons)}) even after pauses; see nvidia-smi -q -d PERFORMANCE, and run "
             "again with --fresh on a cool device"
         )
     entries = {tried.problem: record.tuned(tried.problem) for tried in result.problems}
@@ -399,7 +413,7 @@ def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
 
 
 def _without_paths(arguments: list[str]) -> list[str]:
-    """Return a command line fit for a record: paths shortened to their last part."""
+    """Return arguments with paths shortened to their last part, for the record."""
     return [Path(argument).name if "/" in argument else argument for argument in arguments]
 
 

@@ -1,4 +1,4 @@
-"""`autotune export` and `import`: tuned records and measurements in other forms, and from others."""
+"""`autotune export` and `import`: exchange tuned records and measurements with programs and people."""
 
 from __future__ import annotations
 
@@ -20,17 +20,23 @@ if TYPE_CHECKING:
 @click.command("export")
 @KERNEL
 @click.argument("format", type=click.Choice(["header", "cuda", "t4", "cache"]), default="header")
-@click.option("--device", metavar="NAME", help="Only this device's name.")
+@click.option("--device", metavar="NAME", help="Only the device of this name.")
 @click.option(
     "--from",
     "source",
     type=PATH,
     metavar="DIR",
-    help="Folder of tuned records; default: yours, else the shipped ones.",
+    help="Folder of tuned records; default: your records, else the shipped records.",
 )
 @out_option("Folder to write to.")
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
-    """Write tuned records of KERNEL as header or cuda, or all measurements as t4 or cache.
+    """Write the tuned records or measurements of KERNEL in another format.
+
+    \b
+    header  a C++ header with the tuned configurations (default)
+    cuda    CUDA sources of the winners, with C++ code that launches them
+    t4      all measurements, as T4 results
+    cache   all measurements, as a cache file of Kernel Tuner
 
     \b
     autotune export sgemm header --out include/autotune
@@ -65,20 +71,23 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
 
 @click.command("import")
 @click.argument("file", type=PATH)
-@click.option("--kernel", metavar="NAME", help="Kernel of FILE, if FILE has no or another name.")
-@click.option("--device", metavar="NAME", help="Device of FILE, if FILE does not name it.")
-@click.option("--problem", metavar="FIELD=N,...", help="Problem of FILE, if FILE has no fields.")
+@click.option(
+    "--kernel", metavar="NAME", help="Kernel, if FILE does not name it or uses another name."
+)
+@click.option("--device", metavar="NAME", help="Device, if FILE does not name it.")
+@click.option("--problem", metavar="FIELD=N,...", help="Problem, if FILE does not name its fields.")
 @SPACES
 def import_(
     file: Path, kernel: str | None, device: str | None, problem: str | None, spaces: Path | None
 ) -> None:
-    """Import a tuned record, or measurements of Kernel Tuner: a cache or T4 results.
+    """Import a tuned record, or measurements of Kernel Tuner: a cache file or T4 results.
 
-    A tuned record is compared with what a run of its kernel would have written, and merged into yours;
-    lookup then finds it. Of two entries that of more effort stays, else the later unless surely slower.
+    A tuned record is checked against the kernel and merged into your records, where lookup finds it. If both
+    have an entry for a problem, the entry with more effort stays. With equal effort, the later entry stays
+    unless it is clearly slower.
 
-    Measurements are kept separately and not verified. lookup never answers with them; a run of the
-    kernel measures the best of them first.
+    Measurements are kept separately and are not verified. lookup never uses them. A run of the kernel
+    measures the best of them first.
 
     \b
     autotune import colleague/sgemm.json
@@ -97,7 +106,8 @@ def import_(
         )
     elif kernel or device or problem:
         raise UsageError(
-            f"{file}: a tuned record; --kernel, --device and --problem are for files of other tools"
+            f"{file} is a tuned record; omit --kernel, --device and --problem, which are for files of "
+            "other tools"
         )
     else:
         _import_record(decode(content, str(file)), spaces)
@@ -113,8 +123,8 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
     kernel = known_kernel(record.kernel, spaces)
     if kernel is None:
         raise UsageError(
-            f"{record.kernel}: not imported: no kernel of that name is known here to check the record "
-            "against; name the folder of its space file: --spaces FOLDER"
+            f"{record.kernel}: not imported, because the kernel to check the record against is not known; "
+            "name the folder of its space file: --spaces FOLDER"
         )
     mine = Path(user_folder(kernel.project))
     found = amend(mine, checked(record, kernel), by_effort_and_date)
@@ -136,10 +146,13 @@ def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> Non
             f"{len(found.measurements)} configurations{fastest}; not verified here"
         )
     )
-    click.echo(f"kept as {place}", err=True)
+    click.echo(f"wrote {place}", err=True)
     declared = known_kernel(found.kernel, spaces)
     if declared is None:
-        click.echo(f"no kernel {found.kernel!r} is known here: give its name by --kernel", err=True)
+        click.echo(
+            f"there is no kernel {found.kernel!r}; if yours has another name, import again with --kernel",
+            err=True,
+        )
 
 
 COMMANDS = {"export": export, "import": import_}

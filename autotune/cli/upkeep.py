@@ -34,14 +34,14 @@ MAX_HOURS = click.option(
     type=click.FloatRange(min=0),
     default=float("inf"),
     metavar="H",
-    help="Start no search or measurement after this time.",
+    help="Start no search or measurement after this number of hours.",
 )
 DEVICES = click.option(
     "--device",
     "selectors",
     multiple=True,
     metavar="NAME",
-    help="cuda:0 or opencl:cpu (repeatable); default: one GPU of each model, else the CPU.",
+    help="Device cuda:0 or opencl:cpu (repeatable); default: one GPU of each model, else the CPU.",
 )
 ARCHS = click.option(
     "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
@@ -59,7 +59,7 @@ def _opened(fleet: str | None) -> Fleet | None:
 def retune_options(
     fleet: str | None, max_hours: float, kernels: Sequence[str], **others: Any
 ) -> RetuneOptions:
-    """Return the options of `retune` and `check-tuned`; ``others`` are of `retune` alone."""
+    """Return the options of `retune` and `check-tuned`; ``others`` are options of `retune` only."""
     from autotune.report.progress import run_progress
     from autotune.retune.outcomes import RetuneOptions
 
@@ -76,12 +76,14 @@ def retune_options(
 
 @click.command("retune")
 @KERNELS
-@click.option("--stale", is_flag=True, help="Tune what is stale; without KERNEL, of all kernels.")
+@click.option(
+    "--stale", is_flag=True, help="Tune only stale entries; without KERNEL, of all kernels."
+)
 @click.option(
     "--all",
     "missing",
     is_flag=True,
-    help="Tune all sizes without a current entry in OUT, with full effort; without KERNEL, of all "
+    help="Tune all problem sizes without a current entry in OUT, with full effort; without KERNEL, of all "
     "bundled kernels. The sizes share --max-hours (default 1).",
 )
 @click.option(
@@ -91,15 +93,16 @@ def retune_options(
     default=90,
     show_default=True,
     metavar="DAYS",
-    help="With --stale: measure entries again that are older.",
+    help="With --stale: also measure entries that are older than this.",
 )
-@click.option("--dry-run", is_flag=True, help="Print stale entries with the reasons, and end.")
+@click.option("--dry-run", is_flag=True, help="Print the entries and reasons; tune nothing.")
 @click.option(
     "--schedule",
     "scheduler",
     type=click.Choice(["cron", "github"]),
-    help="Tune nothing; print an entry for each --arch (default: this machine's GPUs) that runs "
-    "retune --stale in this folder, at most --max-hours (default 2) long; --out writes it.",
+    help="Tune nothing; print a scheduler entry for each --arch (default: this machine's GPUs). The "
+    "entry runs retune --stale in this folder for at most --max-hours (default 2). With --out, write it "
+    "to a file.",
 )
 @click.option(
     "--every",
@@ -116,17 +119,22 @@ def retune_options(
     type=EFFORT_NAMES,
     default="quick",
     show_default=True,
-    help="Problems to tune, and time for each; an entry keeps its own effort if that is full.",
+    help="Problems to tune, and time per problem; entries of full effort are tuned with full effort.",
 )
 @click.option(
     "--budget",
     metavar="TIME|N",
-    help="Search of each problem: 90s, 10m or 200evals; default: by effort.",
+    help="Search budget per problem: 90s, 10m or 200evals; default: by effort.",
 )
-@click.option("--strategy", default="auto", show_default=True, help="See autotune list strategies.")
+@click.option(
+    "--strategy",
+    default="auto",
+    show_default=True,
+    help="Search strategy; see autotune list strategies.",
+)
 @FLEET
 @SPACES
-@out_option("Write record, header and report to OUT/<device>/ too.")
+@out_option("Also write record, header and report to OUT/<device>/.")
 @JSON
 def retune(
     kernels: tuple[str, ...],
@@ -147,12 +155,12 @@ def retune(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Tune KERNEL again: all its problems, or stale or missing ones.
+    """Tune KERNEL again: all its problems, stale entries or missing entries.
 
-    An entry whose source, arguments or options changed, or that was never tuned on this device, is
-    searched. If only the driver or compiler changed, or the entry is older than --max-age, winner and
-    runners-up are verified and measured; a search follows if the winner is wrong, slower by more than
-    2 % or no longer among the best. An interrupted command continues if you run it again.
+    Retune searches again if the source, arguments or compiler options changed, or if there is no entry for
+    this device. If only the driver or compiler changed, or if the entry is older than --max-age, it verifies
+    and measures the winner and its runners-up. A search follows only if the winner computes a wrong result,
+    is more than 2 % slower or is no longer among the best. Repeat an interrupted command to continue.
 
     \b
     autotune retune --stale --dry-run
@@ -206,9 +214,11 @@ def retune(
 
 def _require_selection(kernels: tuple[str, ...], stale: bool, missing: bool) -> None:
     if stale and missing:
-        raise UsageError("retune: --stale and --all exclude one another")
+        raise UsageError("retune: give --stale or --all, not both")
     if not (stale or missing or kernels):
-        raise UsageError("retune: name kernels, or retune what is stale: autotune retune --stale")
+        raise UsageError(
+            "retune: name a kernel, or tune all stale entries: autotune retune --stale"
+        )
 
 
 def _show_outcomes(outcomes: Sequence[RetuneOutcome], nothing: str, as_json: bool) -> None:
@@ -227,7 +237,8 @@ def _require_all_tuned(outcomes: Sequence[RetuneOutcome]) -> None:
     failed = [outcome for outcome in outcomes if outcome.result is RetuneStatus.FAILED]
     if failed:
         raise AutotuneError(
-            f"{len(failed)} not tuned; first {failed[0].kernel}: {failed[0].message}"
+            f"{len(failed)} of {len(outcomes)} entries were not tuned, first {failed[0].kernel}: "
+            f"{failed[0].message}"
         )
 
 
@@ -245,7 +256,7 @@ def _write_schedule(
 
     hours = 2.0 if max_hours == float("inf") else max_hours
     if not 0 < hours <= 1000:
-        raise UsageError("retune --schedule: --max-hours is above 0, and at most 1000")
+        raise UsageError("retune --schedule: --max-hours must be above 0 and at most 1000")
     text = local_schedule(kind, every, archs, kernels, hours).text(kind)
     if out is None:
         click.echo(text, nl=False)
@@ -263,19 +274,21 @@ def _write_schedule(
     default="9m",
     show_default=True,
     metavar="TIME",
-    help="Without compiling and startup.",
+    help="Time for measurements, without startup and compilation.",
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Seed of the random sizes; the same seed goes on with the same sizes.",
+    help="Seed of the random sizes; with the same seed, the command continues with the same sizes.",
 )
 @click.option("--fresh", is_flag=True, help="Time the tuned problems again.")
-@click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
+@click.option(
+    "--device", metavar="NAME", help="Device cuda:0 or opencl:cpu; default: the first GPU."
+)
 @SPACES
-@out_option("Write record, header and report to OUT/<device>/ too.")
+@out_option("Also write record, header and report to OUT/<device>/.")
 def sizes(
     kernel: str,
     budget: str,
@@ -287,9 +300,10 @@ def sizes(
 ) -> None:
     """Improve the answers of KERNEL for sizes that were not tuned.
 
-    Goes on with the last step of a run: times the configurations of the record, verified winners of other
-    devices and the space's seeds on random sizes, and fits the answers again. If the tuned problems have no
-    common times yet, they are timed first. The store keeps all times, so the same command continues.
+    Continues the last step of a run. On random sizes, it times the configurations of the record, verified
+    winners of other devices and the seed configurations of the space file. Then it fits the answers again.
+    If the portfolio was not yet timed on all tuned problems, that happens first. The store keeps all times;
+    repeat the command to continue.
 
     \b
     autotune sizes sgemm --budget 9m
@@ -304,7 +318,7 @@ def sizes(
 
     seconds = Budget.parse(budget).seconds
     if seconds is None:
-        raise UsageError("sizes: --budget is a time, for example 9m")
+        raise UsageError("sizes: --budget must be a time, for example 9m")
     declared = find_kernel(kernel, spaces)
     chosen = choose_device(device, declared.backends)
     files = read_layers(declared.name, declared.project)
@@ -316,7 +330,7 @@ def sizes(
         raise UsageError(
             f"{declared.name}: nothing is tuned for {chosen.name}; run: autotune run {declared.name}"
         )
-    asked = Continuation(
+    continuation = Continuation(
         kernel=declared,
         device=chosen,
         record=own[0],
@@ -328,14 +342,14 @@ def sizes(
         command=shlex.join(["autotune", "sizes", declared.name, "--budget", budget]),
     )
     with run_progress(declared.name, len(own[0].problems)) as listener:
-        found, published = improve_answers(asked, out, listener)
+        found, published = improve_answers(continuation, out, listener)
     matrix = published.record.portfolio
     click.echo(
-        f"{len(matrix.configurations)} configurations on {len(matrix.problems)} tuned problems; "
-        f"{found.sizes} random sizes are measured"
+        f"timed {len(matrix.configurations)} configurations on {len(matrix.problems)} tuned problems and "
+        f"{found.sizes} random sizes"
     )
     if found.held_out.measured:
-        click.echo(f"held-out sizes get {found.held_out}")
+        click.echo(f"speed of the answers on held-out sizes: {found.held_out}")
     for file in (published.json_file, published.header_file, published.markdown_file):
         click.echo(str(file))
 

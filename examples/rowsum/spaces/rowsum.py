@@ -41,7 +41,7 @@ def tolerance(p):
 
 @rowsum.call
 def call(matrix, out=None):
-    """What `load` makes callable: arrays come as their shapes and strides, without data."""
+    """Return problem and arguments of a call; arrays have shape and strides, but no data."""
     return Problem(rows=matrix.shape[0], columns=matrix.shape[1]), {"matrix": matrix, "sums": out}
 
 

@@ -30,7 +30,7 @@ def reference(x, y, alpha):
 
 @saxpy.call
 def call(alpha, x, y, out=None):
-    """What `load` makes callable: arrays come as their shapes and strides, without data."""
+    """Return problem and arguments of a call; arrays have shape and strides, but no data."""
     return Problem(n=x.size), {"x": x, "y": y, "out": out, "alpha": alpha}
 
 
