@@ -1,29 +1,29 @@
-"""What the sources of hgemm share: arguments, memory, rows that are padded."""
+"""Arguments, shared memory and row padding of the sources of hgemm."""
 
 from autotune import Launch, Out, ceil_div
 
 #: Arguments of the kernels, in order.
 ARGUMENTS = ("a", "b", "c", "m", "n", "k")
-#: Halves in a piece of 16 bytes.
+#: Elements in a piece of 16 bytes.
 PIECE = 8
-#: Pieces of A and B that a launch can pad.
-MOST_PIECES = 1 << 31
+#: Largest number of pieces of A and B that a launch can pad.
+MAX_PIECES = 1 << 31
 
 
-def most_shared_bytes(MIN_BLOCKS, device):
-    """Return the shared memory of one of MIN_BLOCKS blocks of a multiprocessor, 1 KB per block reserved."""
+def max_shared_bytes(MIN_BLOCKS, device):
+    """Return the shared memory of a block in bytes if MIN_BLOCKS fit; the device reserves 1 KB per block."""
     return min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
 
 
 def pieces(rows, columns):
-    """Return the pieces of 16 bytes in a matrix whose rows are padded."""
+    """Return the number of 16-byte pieces in a matrix with padded rows."""
     return rows * ceil_div(columns, PIECE)
 
 
-def has_rows_to_pad(p):
-    """Return the condition that rows are not whole pieces, and that a launch can pad all."""
+def needs_padding(p):
+    """Return whether rows are not whole pieces and a launch can pad all of them."""
     odd = p.k % PIECE + p.n % PIECE >= 1
-    return odd & (pieces(p.m, p.k) + pieces(p.k, p.n) <= MOST_PIECES)
+    return odd & (pieces(p.m, p.k) + pieces(p.k, p.n) <= MAX_PIECES)
 
 
 def padded_buffers(c, p):
@@ -35,7 +35,7 @@ def padded_buffers(c, p):
 
 
 def padded_first(c, p, multiply):
-    """Return the launches, with one that pads rows if the configuration does that."""
+    """Return the launches; with PADDED, the first one pads the rows."""
     if not c.PADDED:
         return multiply
     blocks = ceil_div(pieces(p.m, p.k) + pieces(p.k, p.n), 256)

@@ -1,26 +1,26 @@
-"""`cuda` (kernels/sgemm_cuda.cu): warp tiles, cp.async, k split within a block, over a cluster and over the grid."""
+"""`cuda` (kernels/sgemm_cuda.cu): warp tiles and cp.async; blocks, clusters and the grid can split k."""
 
 import dataclasses
 
-from _sgemm import ARGUMENTS, MOST_SHARES, OTHER_REGISTERS, of_all_matrices, passed
+from _sgemm import ARGUMENTS, MAX_SHARES, OTHER_REGISTERS, blocks_of_batch, launch_arguments
 
 from autotune import Launch, Out, Source, ceil_div, maximum, minimum
 
 
 def tiles_of(BM, BN, BK, WM, WN, TM, TN, **others):
-    """Return a configuration by its tiles."""
+    """Return a configuration with given tiles."""
     tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN, "TM": TM, "TN": TN}
     return {**tiles, "REG_DB": True, "LANES": "pairs", "RASTER": 8, **others}
 
 
-#: Floats added to rows of a tile that is transposed on the way; the source's default.
+#: Floats added to each row of a tile that is transposed while it is copied; the default in the source.
 PAD = 4
 
-#: Bytes of shared memory of a block, on architectures that have cp.async. Source: CUDA C++
+#: Bytes of shared memory per block on the architectures with cp.async. Source: CUDA C++
 #: Programming Guide, "Technical Specifications per Compute Capability".
 SHARED_LIMITS = (101376, 166912, 232448)
 
-#: Rows or columns of C up to which tiles of 16 are worth a try.
+#: Largest number of rows or columns of C for which tiles of 16 are searched.
 SLIM = 64
 
 cuda = Source(
@@ -28,9 +28,9 @@ cuda = Source(
     seeds=[
         # 16 x 8 per thread, one block of 8 warps on each multiprocessor
         tiles_of(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4),
-        # a tile or two for each multiprocessor
+        # one or two tiles for each multiprocessor
         tiles_of(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=4, SLICES=2, RASTER=1),
-        # less than a tile
+        # C is smaller than a tile
         tiles_of(32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=8, SLICES=2),
         # k is long
         tiles_of(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=8, RASTER=1),
@@ -45,31 +45,31 @@ cuda = Source(
     WN=(16, 32, 48, 64, 96, 128),  # columns of C per warp
     TM=(4, 8, 12, 16),  # rows of C per thread
     TN=(4, 8, 12, 16),  # columns of C per thread
-    STAGES=(2, 3, 4, 5),  # pairs of tiles, all but one on their way
-    REG_DB=(False, True),  # read the fragments of step k + 1 before the arithmetic of step k
-    BURSTS=(2, 4, 8),  # times per step at which copies start
-    LANES=("rows", "pairs"),  # layout of a warp over its tile
-    RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
-    SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
-    GRIDK=(1, 2, 3, 4, 5, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
-    SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
+    STAGES=(2, 3, 4, 5),  # pairs of tiles in shared memory, all but one in flight
+    REG_DB=(False, True),  # load the fragments of step k + 1 before the arithmetic of step k
+    BURSTS=(2, 4, 8),  # groups of copies per step
+    LANES=("rows", "pairs"),  # layout of the lanes over the tile of a warp
+    RASTER=(1, 8),  # rows of blocks that run together, for reuse in the L2 cache
+    SPLITK=(1, 2, 4, 8),  # blocks of a cluster that split k of one tile of C
+    GRIDK=(1, 2, 3, 4, 5, 8, 15, 16),  # clusters or single blocks that split k of one tile of C
+    SLICES=(1, 2, 4),  # groups of warps of a block that split k of one tile of C
     TAIL=(False, True),  # two blocks share each tile of the last wave
-    # how B gets to shared memory: as it lies; from a copy with rows of whole quads; in quads, shifted there
+    # how B is copied to shared memory: directly; from a copy with rows of whole quads; in quads, then shifted
     B_ROWS=("direct", "padded", "shifted"),
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
-    C_ROWS=("direct", "lines"),  # how rows of C are written that are not whole quads
+    C_ROWS=("direct", "lines"),  # how to write rows of C that are not whole quads
 )
 
 
 @cuda.constraint
-def runs_here(device):
+def device_is_supported(device):
     """cp.async needs compute capability 8.0."""
     return device.compute_capability >= 80
 
 
 @cuda.constraint
 def clusters_exist(SPLITK, device):
-    """Blocks can share k only in a cluster, from compute capability 9.0 on."""
+    """SPLITK needs clusters, which need compute capability 9.0."""
     return SPLITK == 1 or device.compute_capability >= 90
 
 
@@ -77,50 +77,50 @@ def clusters_exist(SPLITK, device):
 
 
 def warps(BM, BN, WM, WN, SLICES):
-    """Return the warps of a block, 0 if a warp's tile is larger than the block's."""
+    """Return the number of warps of a block; 0 if a warp tile is larger than the block tile."""
     return (BM // WM) * (BN // WN) * SLICES
 
 
 @cuda.constraint
 def thread_tile_saves_reads(TM, TN):
-    """A thread tile is at least 4 x 8 and at most three times as long as wide; 12 and 16 do not go together."""
+    """A thread tile has 32 elements or more and sides of ratio 3 or less; 12 x 16 is excluded."""
     return TM * TN >= 32 and TM <= 3 * TN and TN <= 3 * TM and {TM, TN} != {12, 16}
 
 
 @cuda.constraint
 def lanes_make_a_warp(WM, WN, TM, TN):
-    """4 x 8 or 8 x 4 thread tiles make a warp tile, whose longest read is then 128 bytes, all banks once."""
+    """A warp tile is 4 x 8 or 8 x 4 thread tiles: its longest read is 128 bytes, each bank once."""
     return (WM, WN) in ((4 * TM, 8 * TN), (8 * TM, 4 * TN))
 
 
 @cuda.constraint
 def warps_make_a_block(BM, BN, WM, WN, SLICES):
-    """A block is whole warp tiles, 2 to 8 warps with all slices."""
+    """A block has whole warp tiles, and 2 to 8 warps over all slices."""
     return BM % WM == BN % WN == 0 and 2 <= warps(BM, BN, WM, WN, SLICES) <= 8
 
 
 @cuda.constraint
 def step_fits_instruction_cache(BK, TM, TN, SLICES):
-    """The unrolled step is at most 4096 multiply-adds, 64 KB of code."""
+    """The unrolled step has at most 4096 multiply-adds, 64 KB of code."""
     return BK // SLICES * TM * TN <= 4096
 
 
 @cuda.constraint
 def fits_registers(BM, BN, WM, WN, TM, TN, REG_DB, SLICES, MIN_BLOCKS, device):
-    """Accumulators, fragments and a pointer for each row of A that it copies fit a thread's registers."""
+    """Accumulators, fragments and a pointer for each copied row of A fit in the registers of a thread."""
     count = warps(BM, BN, WM, WN, SLICES)
     if count == 0:
         return False
     pointers = 2 * ceil_div(BM, 4 * count)
     needed = TM * TN + (1 + REG_DB) * (TM + TN) + pointers + OTHER_REGISTERS
-    # Each of the four schedulers of a multiprocessor has a quarter of the registers for its own warps.
+    # Each of the four schedulers of a multiprocessor has a quarter of the registers.
     available = device.registers_per_sm // 4 // (32 * ceil_div(count * MIN_BLOCKS, 4)) // 8 * 8
     return needed <= min(255, available) and 32 * count * MIN_BLOCKS <= device.max_threads_per_sm
 
 
 @cuda.constraint
 def enough_warps(BM, BN, WM, WN, SLICES, MIN_BLOCKS):
-    """MIN_BLOCKS demands nothing, or 2 to 4 warps for each of a multiprocessor's schedulers."""
+    """MIN_BLOCKS above 1 gives each of the four schedulers of a multiprocessor 2 to 4 warps."""
     count = warps(BM, BN, WM, WN, SLICES) * MIN_BLOCKS
     return MIN_BLOCKS == 1 or 8 <= count <= 16
 
@@ -130,13 +130,13 @@ def enough_warps(BM, BN, WM, WN, SLICES, MIN_BLOCKS):
 
 @cuda.constraint
 def slices_are_deep(BK, BURSTS, SLICES):
-    """Between two bursts of copies every slice has whole steps of k, and 4 in all at least."""
+    """A slice has whole steps of k between two bursts of copies, and at least 4 steps."""
     return BK // SLICES % BURSTS == 0 and BK // SLICES >= 4
 
 
 @cuda.constraint
 def copies_are_even(BM, BN, BK, WM, WN, SLICES):
-    """All threads copy equally often: the block takes whole rows of A's and B's tiles at a time."""
+    """All threads make the same number of copies: the block copies whole rows of the tiles of A and B."""
     count = 32 * warps(BM, BN, WM, WN, SLICES)
     lanes = next(lanes for lanes in (32, 16, 8, 4) if BN // 4 % lanes == 0)  # along a row of B
     return count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0
@@ -144,7 +144,7 @@ def copies_are_even(BM, BN, BK, WM, WN, SLICES):
 
 @cuda.constraint
 def bursts_are_short(BM, BN, BK, WM, WN, BURSTS, SLICES):
-    """A thread starts 1 to 8 copies at a time: more hold up the reads of fragments behind them."""
+    """A burst has 1 to 8 copies per thread. More copies delay the loads of fragments after them."""
     count = 32 * max(1, warps(BM, BN, WM, WN, SLICES))
     copies = BK * (BM + BN // 4) // count
     return BURSTS <= copies <= 8 * BURSTS
@@ -152,15 +152,13 @@ def bursts_are_short(BM, BN, BK, WM, WN, BURSTS, SLICES):
 
 @cuda.constraint
 def copies_cover_latency(BK, STAGES):
-    """16 to 96 steps of k are on their way: fewer wait for memory, more gain nothing."""
+    """16 to 96 steps of k are in flight. Fewer wait for memory, more gain nothing."""
     return 16 <= BK * (STAGES - 1) <= 96
 
 
 @cuda.constraint
-def tiles_are_large_where_rows_are_not_copied_directly(
-    BM, BN, STAGES, REG_DB, LANES, RASTER, GRIDK, B_ROWS
-):
-    """Another way of copying B costs time that tiles of 32 at least, with fragments read ahead, win back."""
+def indirect_copies_need_large_tiles(BM, BN, STAGES, REG_DB, LANES, RASTER, GRIDK, B_ROWS):
+    """padded, shifted: the extra copies pay off only with tiles of at least 32 and fragments loaded ahead."""
     if B_ROWS == "direct":
         return True
     is_large = min(BM, BN) >= 32 and (RASTER == 8 or GRIDK > 1)
@@ -168,10 +166,10 @@ def tiles_are_large_where_rows_are_not_copied_directly(
 
 
 @cuda.constraint
-def rows_are_shifted_alike(BM, BN, BK, WM, WN, SLICES, GRIDK, B_ROWS):
-    """A row is shifted by 16 lanes or a warp, a multiple of four at a time, in the second half of a step.
+def shifted_rows_are_even(BM, BN, BK, WM, WN, SLICES, GRIDK, B_ROWS):
+    """shifted: 16 or 32 lanes shift a row, a multiple of four rows at a time, in the second half of a step.
 
-    Not if the grid has more than three parts of k: then B has few columns, and a copy of it costs little.
+    GRIDK is at most 3: with more parts of k, B has few columns and a padded copy of it costs little.
     """
     if B_ROWS != "shifted":
         return True
@@ -180,64 +178,64 @@ def rows_are_shifted_alike(BM, BN, BK, WM, WN, SLICES, GRIDK, B_ROWS):
 
 
 def shared_bytes(**values):
-    """Return dynamic shared memory: the stages, and in their place in the end the sums of slices."""
+    """Return the dynamic shared memory in bytes. The final sums of slices reuse the memory of the stages."""
     return max(stages_bytes(**values), sums_bytes(**values))
 
 
 def stages_bytes(BM, BN, BK, STAGES, B_ROWS, trans_a=0, trans_b=0, **others):
-    """Return the bytes of the tiles of A and B, with a pad if they are transposed, and a quad if shifted."""
+    """Return the bytes of all stages: tiles of A and B, a pad for transposed tiles, a quad for shifted rows."""
     pads = PAD * (1 - trans_a + trans_b) + (4 if B_ROWS == "shifted" else 0)
     return 4 * STAGES * BK * (BM + BN + pads)
 
 
 def sums_bytes(BM, BN, SPLITK, GRIDK, SLICES, **others):
-    """Return the bytes of a tile of C from each slice, to be added up."""
+    """Return the bytes of the partial tiles of C, one for each slice; 0 if nothing splits k."""
     return 4 * SLICES * BM * (BN + 4) if SPLITK * GRIDK * SLICES > 1 else 0
 
 
-def most_shared_bytes(MIN_BLOCKS, device):
-    """Return the shared memory of one of MIN_BLOCKS blocks of a multiprocessor, 1 KB per block reserved."""
+def max_shared_bytes(MIN_BLOCKS, device):
+    """Return the shared memory of a block in bytes if MIN_BLOCKS fit; the device reserves 1 KB per block."""
     return min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
 
 
 @cuda.constraint
 def stages_fit_shared(BM, BN, BK, STAGES, B_ROWS, MIN_BLOCKS, device):
-    """The stages of MIN_BLOCKS blocks fit in a multiprocessor's shared memory."""
-    return stages_bytes(BM, BN, BK, STAGES, B_ROWS) <= most_shared_bytes(MIN_BLOCKS, device)
+    """The stages of MIN_BLOCKS blocks fit in the shared memory of a multiprocessor."""
+    return stages_bytes(BM, BN, BK, STAGES, B_ROWS) <= max_shared_bytes(MIN_BLOCKS, device)
 
 
 @cuda.constraint
 def sums_fit_shared(BM, BN, SPLITK, GRIDK, SLICES, MIN_BLOCKS, C_ROWS, device):
-    """So do the tiles of C that slices, blocks and clusters add up, which write them in lines anyway."""
+    """Partial tiles of C fit in shared memory. They are always written in lines, so C_ROWS stays direct."""
     needed = sums_bytes(BM, BN, SPLITK, GRIDK, SLICES)
-    fits = needed <= most_shared_bytes(MIN_BLOCKS, device)
+    fits = needed <= max_shared_bytes(MIN_BLOCKS, device)
     return fits and (needed == 0 or C_ROWS == "direct")
 
 
-# ------------------------------------------------------------------ shares of k
+# ------------------------------------------------------------------ splits of k
 
 
 @cuda.constraint
-def few_tiles_have_no_order(RASTER, GRIDK):
-    """If k is split over the grid, tiles are too few for their order to matter."""
+def raster_needs_many_tiles(RASTER, GRIDK):
+    """If the grid splits k, C has too few tiles for RASTER to matter."""
     return GRIDK == 1 or RASTER == 1
 
 
 @cuda.constraint
 def clusters_are_pairs(SPLITK, GRIDK):
-    """Clusters that share a tile are pairs, for which there is room anywhere, or fifteen of any size."""
+    """Clusters that the grid adds up have two blocks, which fit everywhere, or GRIDK is 15."""
     return SPLITK <= 2 or GRIDK in (1, 15)
 
 
 @cuda.constraint
-def long_k_has_fragments_read_ahead(REG_DB, LANES, GRIDK):
-    """More than three parts of k over the grid are for a long k: fragments are read ahead, by pairs."""
+def long_k_needs_fragments_ahead(REG_DB, LANES, GRIDK):
+    """GRIDK above 3 is for a long k, and needs fragments loaded ahead with LANES=pairs."""
     return GRIDK <= 3 or (REG_DB and LANES == "pairs")
 
 
 @cuda.constraint
-def tail_is_of_large_tiles(BM, BN, TM, TN, REG_DB, LANES, SPLITK, GRIDK, SLICES, TAIL, C_ROWS):
-    """A tail is worth it if C is large: tiles of 128 x 128 at least, k split for nothing else, no lines."""
+def tail_needs_large_tiles(BM, BN, TM, TN, REG_DB, LANES, SPLITK, GRIDK, SLICES, TAIL, C_ROWS):
+    """TAIL pays off only for a large C: tiles of 128 x 128 or more, no other split of k, no lines."""
     if not TAIL:
         return True
     is_large = min(BM, BN) >= 128 and TM * TN >= 96 and C_ROWS == "direct"
@@ -245,28 +243,27 @@ def tail_is_of_large_tiles(BM, BN, TM, TN, REG_DB, LANES, SPLITK, GRIDK, SLICES,
 
 
 @cuda.constraint
-def tails_are_counted(MIN_BLOCKS, TAIL, device):
-    """A wave has at most the number of tiles for which the source can count arrivals."""
-    return not TAIL or MIN_BLOCKS * device.sm_count <= MOST_SHARES
+def tail_fits_counters(MIN_BLOCKS, TAIL, device):
+    """A wave has at most the number of tiles whose arrivals the source can count."""
+    return not TAIL or MIN_BLOCKS * device.sm_count <= MAX_SHARES
 
 
-# ------------------------------------------------------------------ running it
+# ------------------------------------------------------------------ launch
 
 
 def tiles(c, p):
-    """Return the blocks of C."""
+    """Return the number of tiles of C."""
     return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
 
 
 @cuda.requires
 def requires(c, p):
-    """Reads of many bytes are aligned; a long k with few tiles is split over the grid; tiles of 16 are for a
-    slim C, lines for odd rows.
+    """Vector loads are aligned; GRIDK needs few tiles and a long k; tiles of 16 need a slim C, lines odd rows.
 
-    The kernel looks at views.
+    The kernel itself checks the alignment of views.
     """
     split = c.SPLITK * c.GRIDK
-    few = (tiles(c, p) * p.batch * c.SPLITK <= MOST_SHARES) & (2 * c.BK * split <= p.k)
+    few = (tiles(c, p) * p.batch * c.SPLITK <= MAX_SHARES) & (2 * c.BK * split <= p.k)
     return (
         (c.GRIDK == 1 or few)
         & (c.BM > 16 or p.m <= SLIM)
@@ -281,14 +278,14 @@ def requires(c, p):
 
 
 def pad_outgrows_shared(c):
-    """Return whether a pad for B's tile makes the stages too large for an architecture."""
+    """Return whether the pad of a transposed B makes the stages too large for an architecture."""
     plain, padded = shared_bytes(**c), shared_bytes(**c, trans_b=1)
     return any(plain <= limit < padded for limit in SHARED_LIMITS)
 
 
 @cuda.exclusive
 def exclusive(c):
-    """If k is split over the grid, or the last wave shared, arrivals are counted in the loaded module."""
+    """GRIDK above 1 and TAIL count arrivals in variables of the loaded module."""
     return c.GRIDK > 1 or c.TAIL
 
 
@@ -305,17 +302,17 @@ def scratch(c, p, device):
 
 
 def last_wave(c, p, device):
-    """Return the tiles that are left when all multiprocessors have had equally many."""
+    """Return the number of tiles in the last, incomplete wave."""
     return tiles(c, p) % (c.MIN_BLOCKS * device.sm_count)
 
 
 @cuda.launch
 def launch(c, p, device):
     product = Launch(
-        grid=(of_all_matrices(tiles(c, p), p), c.GRIDK, c.SPLITK),
+        grid=(blocks_of_batch(tiles(c, p), p), c.GRIDK, c.SPLITK),
         block=(32 * warps(c.BM, c.BN, c.WM, c.WN, c.SLICES),),
         shared_bytes=shared_bytes(**c, trans_a=p.trans_a, trans_b=p.trans_b),
-        args=passed(p, scratch(c, p, device)),
+        args=launch_arguments(p, scratch(c, p, device)),
     )
     if c.TAIL:
         product = with_tail(c, p, device, product)
@@ -325,7 +322,7 @@ def launch(c, p, device):
 def with_tail(c, p, device, product):
     """Return the launch with a second block for each tile of the last wave.
 
-    Multiprocessors without a first one take several of these in turn.
+    A multiprocessor without a tile in that wave runs several of the second blocks in turn.
     """
     shared = last_wave(c, p, device)
     turns = ceil_div(shared, c.MIN_BLOCKS * device.sm_count - shared)
@@ -334,7 +331,7 @@ def with_tail(c, p, device, product):
 
 
 def padded_first(c, p, product):
-    """Return the launches that copy B first: a thread of 256 has some quads, so that 2048 blocks are plenty."""
+    """Return a launch that pads the rows of B, and the product. A pad thread loops, so 2048 blocks are enough."""
     quads = p.k * ceil_div(p.n, 4)
     pad = Launch(
         grid=(minimum(ceil_div(quads, 256), 2048),),
@@ -343,5 +340,5 @@ def padded_first(c, p, product):
         args=("b", "padded", "n", "k"),
     )
     partial = ("partial",) if c.GRIDK > 1 else ()
-    given = product.args or (*ARGUMENTS, *partial)
-    return pad, dataclasses.replace(product, args=("a", "padded", *given[2:]))
+    arguments = product.args or (*ARGUMENTS, *partial)
+    return pad, dataclasses.replace(product, args=("a", "padded", *arguments[2:]))

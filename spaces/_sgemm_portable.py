@@ -1,11 +1,11 @@
-"""`portable` (kernels/sgemm.cu): runs on CUDA and OpenCL, and explains the ideas."""
+"""`portable` (kernels/sgemm.cu): runs on CUDA and OpenCL; its comments explain the ideas."""
 
-from _device import occupancy_is_cuda
-from _sgemm import MOST_STATIC_BYTES, OTHER_REGISTERS, of_all_matrices, passed
+from _device import min_blocks_needs_cuda
+from _sgemm import MAX_STATIC_BYTES, OTHER_REGISTERS, blocks_of_batch, launch_arguments
 
 from autotune import Launch, Source, ceil_div
 
-#: 64 x 64 per block, 4 x 4 per thread.
+#: A configuration with 64 x 64 elements of C per block and 4 x 4 per thread.
 REGISTER = {"BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4, "VEC": 4, "UNROLL": 4}
 
 portable = Source(
@@ -21,7 +21,7 @@ portable = Source(
         "register": REGISTER,
         "double": {**REGISTER, "DOUBLE_SHARED": True},
     },
-    ALG=("register", "tile", "naive"),  # where reuse is found
+    ALG=("register", "tile", "naive"),  # where values are reused: registers, shared memory, caches
     BLOCK_X=(16, 32, 64),  # naive, tile: threads along a row of C
     BLOCK_Y=(2, 4, 8, 16),  # naive, tile: threads along a column of C
     BM=(16, 32, 48, 64, 96, 128, 256),  # rows of C per block
@@ -30,14 +30,15 @@ portable = Source(
     TM=(4, 8),  # rows of C per thread
     TN=(4, 8),  # columns of C per thread
     VEC=(1, 2, 4),  # floats per load from global memory
-    PAD=(4, 0),  # floats added to each row of A's tile, against bank conflicts
-    DOUBLE_SHARED=(False, True),  # two pairs of tiles in turn
-    DOUBLE_FRAGMENT=(False, True),  # read the values of step k + 1 before the arithmetic of step k
-    UNROLL=(1, 2, 4, 8),  # steps of k written out
+    PAD=(4, 0),  # floats added to each row of the tile of A, against bank conflicts
+    DOUBLE_SHARED=(False, True),  # two pairs of tiles: load one while the other is in use
+    # load the fragments of step k + 1 before the arithmetic of step k
+    DOUBLE_FRAGMENT=(False, True),
+    UNROLL=(1, 2, 4, 8),  # unrolled steps of k
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
 )
 
-portable.constraint(occupancy_is_cuda)
+portable.constraint(min_blocks_needs_cuda)
 
 
 @portable.applies("BLOCK_X", "BLOCK_Y")
@@ -59,7 +60,7 @@ def tiles_in_shared_memory(ALG):
 
 @portable.constraint
 def small_block_is_whole_warps(BLOCK_X, BLOCK_Y, device):
-    """naive, tile: a block is whole warps, 64 threads at least and at most what the device allows."""
+    """naive, tile: a block has whole warps, at least 64 threads and at most the limit of the device."""
     return (
         BLOCK_X * BLOCK_Y % device.warp_size == 0
         and 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
@@ -68,27 +69,27 @@ def small_block_is_whole_warps(BLOCK_X, BLOCK_Y, device):
 
 @portable.constraint
 def register_block_is_whole_warps(BM, BN, TM, TN, device):
-    """register: a block is whole warps, 64 to 512 threads."""
+    """register: a block has whole warps, and 64 to 512 threads."""
     count = (BM // TM) * (BN // TN)
     return count % device.warp_size == 0 and 64 <= count <= 512
 
 
 @portable.constraint
 def loads_divide(ALG, BM, BN, BK, TM, TN, VEC):
-    """register: every thread loads equally many pieces of VEC floats of either tile."""
+    """register: all threads load the same number of vectors of each tile."""
     piece = (BM // TM) * (BN // TN) * VEC
     return ALG != "register" or (BM * BK % piece == 0 and BK * BN % piece == 0)
 
 
 @portable.constraint
 def unroll_divides(BK, UNROLL):
-    """A step of k is whole unrolled pieces."""
+    """UNROLL divides the depth of a tile."""
     return BK % UNROLL == 0
 
 
 @portable.constraint
 def fits_registers(BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, device):
-    """register: accumulators, fragments and the next tiles' pieces fit the registers of a thread."""
+    """register: accumulators, fragments and vectors of the next tiles fit in the registers of a thread."""
     count = (BM // TM) * (BN // TN)
     needed = TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + OTHER_REGISTERS
     available = min(255, device.registers_per_sm // (count * MIN_BLOCKS))
@@ -100,7 +101,7 @@ def fits_shared(BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
     """register: the tiles fit in static shared memory."""
     needed = 4 * (1 + DOUBLE_SHARED) * BK * (BM + PAD + BN)
     return needed <= min(
-        MOST_STATIC_BYTES,
+        MAX_STATIC_BYTES,
         device.shared_bytes_per_block,
         device.shared_bytes_per_sm // MIN_BLOCKS - 1024,
     )
@@ -108,9 +109,9 @@ def fits_shared(BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
 
 @portable.requires
 def requires(c, p):
-    """register: if rows of the tuned layout are whole vectors, they begin at one.
+    """register: rows of whole vectors begin at a vector boundary.
 
-    The kernel looks at views.
+    The kernel itself checks the alignment of views.
     """
     if c.ALG != "register":
         return True
@@ -127,4 +128,4 @@ def launch(c, p):
     else:
         blocks = ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X)
         block = (c.BLOCK_X, c.BLOCK_Y)
-    return Launch(grid=(of_all_matrices(blocks, p),), block=block, args=passed(p))
+    return Launch(grid=(blocks_of_batch(blocks, p),), block=block, args=launch_arguments(p))

@@ -1,4 +1,4 @@
-"""conv1d: a float32 vector convolved with a few weights, 0 beyond both ends, by kernels/conv1d.cu."""
+"""conv1d: convolution of a float32 vector with a few weights and zeros beyond both ends, by kernels/conv1d.cu."""
 
 import numpy as np
 
@@ -10,16 +10,16 @@ def vector(n, taps, mask_in="array"):
 
 
 def sliding(BLOCK, OUTPUTS, **others):
-    """A configuration whose threads slide over inputs in shared memory."""
+    """Return a configuration whose threads slide a window over inputs in shared memory."""
     return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": "shared", "WINDOW": 1, **others}
 
 
 def vectors(BLOCK, OUTPUTS, MASK="registers", INPUT="vectors"):
-    """A configuration whose threads load all that they need first."""
+    """Return a configuration whose threads load all their inputs before the arithmetic."""
     return {"BLOCK": BLOCK, "OUTPUTS": OUTPUTS, "INPUT": INPUT, "MASK": MASK}
 
 
-#: What the study notes have first: everything from global memory, an output a thread.
+#: Configurations of the study notes. The first reads global memory only, for one output per thread.
 VARIANTS = {
     "naive": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "global", "INPUT": "direct", "UNROLL": 1},
     "shared": {"BLOCK": 256, "OUTPUTS": 1, "MASK": "shared", "INPUT": "shared", "UNROLL": 4},
@@ -37,8 +37,8 @@ conv1d = Kernel(
         "opencl": [vector(1 << 17, 9), vector(10**5 + 3, 31)],
     },
     edge_problems=[
-        *(vector(n, 9) for n in (1, 7, 1001, 4097)),  # fewer elements than taps, too
-        vector(1000, 8),  # an even number: one tap more on the left
+        *(vector(n, 9) for n in (1, 7, 1001, 4097)),  # 1 and 7: fewer elements than taps
+        vector(1000, 8),  # an even number of taps: one more on the left
         vector(2500, 256),
     ],
     static=("taps", "mask_in"),
@@ -53,12 +53,12 @@ conv1d = Kernel(
     default=sliding(256, 4, UNROLL=4),
     deterministic=True,  # a thread adds up an output in the order of the taps
     BLOCK=(32, 64, 128, 256, 512),  # threads per block
-    OUTPUTS=(1, 2, 4, 8, 16, 32),  # per thread
-    MASK=("global", "shared", "registers"),  # where the weights wait
-    INPUT=("direct", "shared", "vectors", "staged"),  # where the inputs wait
-    WINDOW=(0, 1),  # whether a thread's outputs are side by side
-    PAD=(0, 1),  # shared, WINDOW=1: against bank conflicts
-    UNROLL=(1, 4, 8, 0),  # taps written out; 0: all
+    OUTPUTS=(1, 2, 4, 8, 16, 32),  # outputs per thread
+    MASK=("global", "shared", "registers"),  # where the weights are kept
+    INPUT=("direct", "shared", "vectors", "staged"),  # where the inputs are kept
+    WINDOW=(0, 1),  # 1: the outputs of a thread are adjacent
+    PAD=(0, 1),  # shared, WINDOW=1: a pad against bank conflicts
+    UNROLL=(1, 4, 8, 0),  # unrolled taps; 0: all
 )
 
 
@@ -68,25 +68,25 @@ def several_outputs(OUTPUTS, INPUT):
 
 
 @conv1d.applies("PAD")
-def apart_in_shared_memory(INPUT, OUTPUTS, WINDOW):
+def window_in_shared_memory(INPUT, OUTPUTS, WINDOW):
     return INPUT == "shared" and OUTPUTS > 1 and WINDOW == 1
 
 
 @conv1d.applies("UNROLL")
 def loop_over_taps(MASK, INPUT):
-    """Registers have no index when a program runs."""
+    """Registers cannot be indexed at run time, so weights in registers need all taps unrolled."""
     return MASK != "registers" and INPUT in ("direct", "shared")
 
 
 @conv1d.constraint
 def vectors_are_whole(INPUT, OUTPUTS):
-    """vectors: a thread's outputs begin at 16 bytes; staged: from 8 on they are kept out of each other's banks."""
+    """vectors: a thread has 4 outputs or more, aligned to 16 bytes; staged: 8 or more, without bank conflicts."""
     return {"vectors": 4, "staged": 8}.get(INPUT, 1) <= OUTPUTS
 
 
 @conv1d.requires
 def fits(c, p):
-    """Weights in registers are 31 at most, and only so many taps are all written out; constant is a place, too."""
+    """Weights in registers and unrolled loops over all taps allow 31 taps; constant weights need MASK=global."""
     if p.mask_in == "constant" and c.MASK != "global":
         return False
     few = c.MASK == "registers" or c.INPUT in ("vectors", "staged") or c.UNROLL == 0
@@ -111,7 +111,7 @@ def arguments(p, rng):
 
 @conv1d.reference
 def reference(x, weights):
-    """NumPy turns the weights round."""
+    """Reverse the weights: NumPy reverses them again."""
     left = len(weights) // 2
     padded = np.pad(x, (left, len(weights) - 1 - left))
     return np.convolve(padded, weights[::-1], "valid")
@@ -119,7 +119,7 @@ def reference(x, weights):
 
 @conv1d.tolerance
 def tolerance(p):
-    """One chain of `taps` additions of products of normal numbers, 8 standard deviations of each."""
+    """Bound the error of one chain of `taps` additions of products of normal numbers, at 8 standard deviations."""
     return float(np.finfo(np.float32).eps) * (8 * p.taps + 8)
 
 
@@ -130,11 +130,11 @@ def work(p):
 
 @conv1d.call
 def call(x, weights, out=None):
-    """Of a vector, with the weights of an array."""
+    """Convolve a vector with weights in an array."""
     out = Operand.new(x.shape) if out is None else out
     if x.ndim != 1 or weights.ndim != 1 or x.shape != out.shape or not weights.size:
         raise ValueError(
-            f"x is {x}, weights are {weights}, out is {out}: give vectors, x as long as out"
+            f"x is {x}, weights are {weights}, out is {out}: pass vectors, with out as long as x"
         )
     if not x.size:
         return NothingToDo((out,))
@@ -144,8 +144,8 @@ def call(x, weights, out=None):
 
 @conv1d.baseline("cupyx")
 def cupyx(x, out, n, weights=None):
-    """cupyx.scipy.ndimage.correlate1d; no vendor's library has a convolution of so few dimensions."""
-    if weights is None:  # which lie in constant memory
+    """Call cupyx.scipy.ndimage.correlate1d; vendor libraries have no convolution in one dimension."""
+    if weights is None:  # they are in constant memory
         return None
     from cupyx.scipy.ndimage import correlate1d
 

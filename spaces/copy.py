@@ -1,12 +1,12 @@
-"""copy: what the memory can do, copying, reading or writing a float32 vector, by kernels/copy.cu.
+"""copy: memory bandwidth, measured by copying, reading or writing a float32 vector, by kernels/copy.cu.
 
-The measured limit of every kernel that moves more than it computes.
+Its rate is the limit of kernels that are bound by memory.
 """
 
 from dataclasses import replace
 
 import numpy as np
-from _device import both_hints_are_cuda
+from _device import both_cache_hints_need_cuda
 
 from autotune import (
     Fill,
@@ -23,17 +23,17 @@ from autotune import (
 )
 
 MODES = ("copy", "read", "write")
-#: What `out` holds before it begins, which must stay.
-BEFORE = -7.0
+#: Value of `out` in front of its first written element. The kernel must not change it.
+GUARD_VALUE = -7.0
 
 
 def vector(n, mode="copy", offset_in=0, offset_out=0):
-    """A problem; offsets are the floats by which either side misses an aligned address."""
+    """Return a problem; the offsets are the floats from an aligned address to the first element."""
     return Problem(n=n, mode=mode, offset_in=offset_in, offset_out=offset_out)
 
 
 def blocks_of(BLOCK, VEC, ITEMS, **others):
-    """A configuration with a block for every tile; with WAVES, on a fixed grid."""
+    """Return a configuration with a block for each tile; with WAVES, with a fixed grid."""
     grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
     return {"BLOCK": BLOCK, "VEC": VEC, "ITEMS": ITEMS, **grid, **others}
 
@@ -46,7 +46,7 @@ copy = Kernel(
             *(vector(1 << 26, "copy", k, 0) for k in (1, 2, 3)),
             *(vector(1 << 26, "copy", 0, k) for k in (1, 2, 3)),
             *(vector(1 << 26, "copy", *both) for both in ((1, 1), (2, 3))),
-            # what other kernels are held against: the same bytes, read or written alone
+            # limits for other kernels: the same bytes, only read or only written
             *(vector(1 << e, "read") for e in (24, 26, 28, 30)),
             vector(1 << 26, "write"),
         ],
@@ -66,19 +66,19 @@ copy = Kernel(
     ],
     static=("mode",),
     seeds=[
-        # one load for each thread, in the largest blocks: all of 16 KB is read, then all of it written
+        # one load per thread in the largest blocks: a block reads 16 KB, then writes them
         blocks_of(1024, 4, 1),
         blocks_of(512, 4, 2),
-        # a tile for every block: 32 KB and more in flight on each multiprocessor
+        # a block for each tile: 32 KB or more in flight on each multiprocessor
         blocks_of(512, 4, 4, PEEL="shift"),
         blocks_of(512, 4, 4, PEEL="head", STORE="stream"),
         blocks_of(1024, 4, 2, LOAD="stream", STORE="stream"),
         blocks_of(256, 4, 8, LOAD="bypass", PEEL="shift"),
         # a grid that covers the device a few times over, as most libraries launch
         blocks_of(256, 4, 4, WAVES=8),
-        # narrow accesses, many of them
+        # many narrow accesses
         blocks_of(512, 1, 8),
-        # one block or two for each core of a CPU
+        # one or two blocks for each core of a CPU
         blocks_of(128, 4, 16, WAVES=2, GRID_MODE="chunk"),
     ],
     default=blocks_of(256, 4, 4, PEEL="shift"),
@@ -90,15 +90,15 @@ copy = Kernel(
     BLOCK=(128, 256, 512, 1024),  # threads per block
     VEC=(1, 2, 4),  # floats per access
     ITEMS=(1, 2, 4, 8, 16),  # accesses in flight per thread
-    GRID_MODE=("oneshot", "stride", "chunk"),  # a block for every tile, or a fixed grid that walks
+    GRID_MODE=("oneshot", "stride", "chunk"),  # a block for each tile, or a fixed grid that loops
     WAVES=(1, 2, 4, 8, 16),  # stride, chunk: blocks per multiprocessor
-    PEEL=("none", "head", "shift"),  # what becomes of vectors where a side is not aligned
-    LOAD=("plain", "stream", "bypass"),  # hints to the caches, see kernels/vectors.h
-    STORE=("plain", "stream"),
+    PEEL=("none", "head", "shift"),  # how to keep vector accesses if a side is unaligned
+    LOAD=("plain", "stream", "bypass"),  # cache hints of loads, see kernels/vectors.h
+    STORE=("plain", "stream"),  # cache hints of stores
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
 )
 
-copy.constraint(both_hints_are_cuda)
+copy.constraint(both_cache_hints_need_cuda)
 
 
 @copy.applies("WAVES")
@@ -112,14 +112,14 @@ def in_vectors(VEC):
 
 
 @copy.constraint
-def chunks_are_for_cpus(GRID_MODE, device):
-    """chunk: only a CPU's prefetchers like blocks that walk far apart from each other."""
+def chunks_need_a_cpu(GRID_MODE, device):
+    """chunk: only CPU prefetchers gain from blocks that loop over ranges far apart."""
     return GRID_MODE != "chunk" or device.backend != "cuda"
 
 
 @copy.constraint
 def enough_in_flight(BLOCK, VEC, ITEMS, GRID_MODE, WAVES, device):
-    """The blocks that fit on a multiprocessor have 16 KB of loads under way, half of what an H100 wants."""
+    """The blocks of a multiprocessor have 16 KB of loads in flight, half of the need of an H100."""
     threads = device.max_threads_per_sm
     if GRID_MODE != "oneshot":
         threads = min(threads, BLOCK * WAVES)
@@ -128,9 +128,9 @@ def enough_in_flight(BLOCK, VEC, ITEMS, GRID_MODE, WAVES, device):
 
 @copy.constraint
 def loads_fit_registers(BLOCK, VEC, ITEMS, PEEL, MIN_BLOCKS, device):
-    """The loads in flight of MIN_BLOCKS blocks fit in registers, beside some 24 others per thread."""
+    """The loads in flight of MIN_BLOCKS blocks fit in registers, with about 24 others per thread."""
     if device.backend != "cuda":
-        return MIN_BLOCKS == 1  # OpenCL has no word for it
+        return MIN_BLOCKS == 1  # OpenCL has no such option
     threads = BLOCK * MIN_BLOCKS
     needed = (2 if PEEL == "shift" else 1) * VEC * ITEMS + 24
     available = min(255, device.registers_per_sm // threads)
@@ -139,9 +139,9 @@ def loads_fit_registers(BLOCK, VEC, ITEMS, PEEL, MIN_BLOCKS, device):
 
 @copy.constraint
 def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
-    """A fixed grid is at most four times what a multiprocessor can hold at once."""
-    at_most = 4 * device.max_threads_per_sm // BLOCK
-    return GRID_MODE == "oneshot" or at_most >= WAVES
+    """A fixed grid has at most four times the blocks that fit on a multiprocessor at once."""
+    limit = 4 * device.max_threads_per_sm // BLOCK
+    return GRID_MODE == "oneshot" or limit >= WAVES
 
 
 @copy.launch
@@ -149,24 +149,26 @@ def launch(c, p, device):
     tiles = ceil_div(p.n, c.BLOCK * c.VEC * c.ITEMS)
     blocks = tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
     args = ("x", "out", "n", "offset_in", "offset_out")
-    step = Launch(grid=(blocks,), block=(c.BLOCK,), args=args)
-    return (Fill("out", 0), step) if p.mode == "read" else step
+    main = Launch(grid=(blocks,), block=(c.BLOCK,), args=args)
+    return (Fill("out", 0), main) if p.mode == "read" else main
 
 
 @copy.deterministic
 def deterministic(c, p):
-    """read: blocks add their sums in the order of arrival."""
+    """read: blocks add their sums in order of arrival, so the last bits vary."""
     return p.mode != "read"
 
 
 @copy.arguments
 def arguments(p, rng):
-    """In the kernel's order; `mode`, which is compiled in, is there for the reference."""
+    """Return the arguments in the order of the kernel; only the reference uses `mode`, which is compiled in."""
     length = 1 if p.mode == "read" else p.n + p.offset_out
-    keeps_some = p.mode != "read" and p.offset_out
+    has_guard = p.mode != "read" and p.offset_out
     return {
         "x": rng.standard_normal(1 if p.mode == "write" else p.n + p.offset_in),
-        "out": InOut(np.broadcast_to(np.float32(BEFORE), length)) if keeps_some else Out(length),
+        "out": InOut(np.broadcast_to(np.float32(GUARD_VALUE), length))
+        if has_guard
+        else Out(length),
         "n": np.int64(p.n),
         "offset_in": 0 if p.mode == "write" else p.offset_in,
         "offset_out": 0 if p.mode == "read" else p.offset_out,
@@ -176,16 +178,16 @@ def arguments(p, rng):
 
 @copy.reference
 def reference(x, n, offset_in, offset_out, mode):
-    """What lies before `out` begins must stay as it was."""
+    """Return the result; the memory in front of `out` keeps its value."""
     if MODES[mode] == "read":
         return x[offset_in:].sum()
     moved = x[offset_in:] if MODES[mode] == "copy" else np.arange(n) & 0xFFFFFF
-    return np.concatenate([np.full(offset_out, BEFORE), moved])
+    return np.concatenate([np.full(offset_out, GUARD_VALUE), moved])
 
 
 @copy.tolerance
 def tolerance(p):
-    """Nothing is rounded, but for the sum: one atomic for every 128 elements at worst, one by one."""
+    """Only the sum is rounded; in the worst case 128 elements per atomic, added one after another."""
     eps = float(np.finfo(np.float32).eps)
     return eps * (16 * p.n**0.5 + p.n / 4) if p.mode == "read" else 0.0
 
@@ -202,32 +204,32 @@ def work(p):
 
 @copy.call
 def call(x, out=None):
-    """Of an array of any shape; either side may begin anywhere."""
+    """Copy an array of any shape; x and out need no alignment."""
     out = Operand.new(x.shape) if out is None else out
     if x.shape != out.shape:
-        raise ValueError(f"x is {x} and out is {out}: give them one shape")
+        raise ValueError(f"x is {x} and out is {out}: pass arrays of equal shape")
     if not x.size:
         return NothingToDo((out,))
-    (x, offset_in), (out, offset_out) = from_boundary(x), from_boundary(out)
+    (x, offset_in), (out, offset_out) = from_aligned_address(x), from_aligned_address(out)
     problem = vector(x.size - offset_in, "copy", offset_in, offset_out)
     scalars = {"n": np.int64(problem.n), "offset_in": offset_in, "offset_out": offset_out}
     return problem, {"x": x, "out": out, **scalars}
 
 
-def from_boundary(array):
-    """An array from the last boundary before it on, and how far past that it begins.
+def from_aligned_address(array):
+    """Return an array extended back to an aligned address, and the offset of its first element in floats.
 
-    What lies before it is neither read nor written. An axis with gaps is copied instead.
+    The kernel neither reads nor writes the added elements. An axis with gaps is copied instead.
     """
     if array.ndim == 1 and not array.is_contiguous:
         return array, 0
-    flat, past = array.reshape(array.size), array.offset
-    return replace(flat, shape=(flat.size + past,), offset=0, begin=flat.begin - past), past
+    flat, offset = array.reshape(array.size), array.offset
+    return replace(flat, shape=(flat.size + offset,), offset=0, begin=flat.begin - offset), offset
 
 
 @copy.baseline("cudaMemcpyAsync")
 def memcpy(x, out, n, offset_in, offset_out, mode):
-    """Device to device. CUDA has no call that only reads, nor one that writes anything but a constant."""
+    """Copy device to device. CUDA has no call that only reads, and none that writes other than constants."""
     from cupy.cuda import get_current_stream, runtime
 
     if MODES[int(mode)] != "copy":

@@ -1,4 +1,4 @@
-"""cross_entropy: the loss of each row of logits at its target, and the gradient where it is wanted."""
+"""cross_entropy: the loss of each row of logits at its target, with or without the gradient."""
 
 import _rows
 
@@ -8,7 +8,7 @@ cross_entropy = Kernel(
     "rows.py:cross_entropy,softmax_partials,cross_entropy_parts",
     **_rows.options(gradient=("none", "written")),
 )
-_rows.share_rules(cross_entropy)
+_rows.add_rules(cross_entropy)
 
 
 @cross_entropy.scratch
@@ -18,12 +18,13 @@ def scratch(c, p):
 
 @cross_entropy.launch
 def launch(c, p):
-    gradient = "gradient" if p.gradient == "written" else "loss"  # an array that is not looked at
+    # without a gradient, the kernel ignores that argument
+    gradient = "gradient" if p.gradient == "written" else "loss"
     if c.PLAN == "split":
         read, arrays = ("x", "partials", "columns"), ("x", "target", "loss", gradient)
-        grid = _rows.parts(c, p) if p.gradient == "written" else (p.rows,)
+        grid = _rows.split_grid(c, p) if p.gradient == "written" else (p.rows,)
         return (
-            Launch(_rows.parts(c, p), entry="softmax_partials", args=read),
+            Launch(_rows.split_grid(c, p), entry="softmax_partials", args=read),
             Launch(grid, entry="cross_entropy_parts", args=(*arrays, "partials", "columns")),
         )
     return Launch(grid=_rows.grid(c, p), args=("x", "target", "loss", gradient, "rows", "columns"))
@@ -33,16 +34,16 @@ def launch(c, p):
 def arguments(p, rng):
     shape = (p.rows, p.columns)
     target = rng.integers(0, p.columns, p.rows)
-    given = {"x": _rows.drawn(rng, shape, p.dtype), "target": target, "loss": Out(p.rows)}
+    operands = {"x": _rows.random_array(rng, shape, p.dtype), "target": target, "loss": Out(p.rows)}
     if p.gradient == "written":
-        given["gradient"] = Out(shape, p.dtype)
-    return {**given, "rows": p.rows, "columns": p.columns}
+        operands["gradient"] = Out(shape, p.dtype)
+    return {**operands, "rows": p.rows, "columns": p.columns}
 
 
 @cross_entropy.reference
 @_rows.in_blocks("x", "target")
 def reference(x, target):
-    return _rows.loss_of(x, target)
+    return _rows.row_loss(x, target)
 
 
 @cross_entropy.work
@@ -55,18 +56,19 @@ def work(p):
 
 @cross_entropy.call
 def call(x, target, *, with_gradient=False):
-    """Of logits (rows, columns) and targets (rows), int32 in [0, columns): the loss of each row, float32.
+    """Return the float32 loss of each row of logits (rows, columns) at int32 targets (rows).
 
-    With the gradient it returns the loss and its gradient for x. Targets are not checked.
+    ``with_gradient``: return the loss and its gradient with respect to x. Targets must be in [0, columns); they
+    are not checked.
     """
-    rows, columns = _rows.checked(x)
+    rows, columns = _rows.checked_sizes(x)
     if x.ndim != 2 or not x.size:
-        raise ValueError(f"x is {x}: a matrix of at least one row and column is needed")
+        raise ValueError(f"x is {x}: it must be a matrix with at least one row and column")
     _rows.check_target(target, rows)
-    given = {"x": x, "target": target, "loss": Operand.new((rows,))}
+    operands = {"x": x, "target": target, "loss": Operand.new((rows,))}
     if with_gradient:
-        given["gradient"] = Operand.new(x.shape, x.dtype)
+        operands["gradient"] = Operand.new(x.shape, x.dtype)
     kind = "written" if with_gradient else "none"
     function = "cross_entropy_gradient" if with_gradient else "cross_entropy"
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype, gradient=kind)
-    return _rows.or_long_rows(problem, given, function, x, target=target)
+    return _rows.or_long_rows(problem, operands, function, x, target=target)

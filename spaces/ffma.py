@@ -1,6 +1,6 @@
-"""ffma: what float32 arithmetic can do: n points turned `steps` times on ellipses, by kernels/ffma.cu.
+"""ffma: the rate of float32 arithmetic, measured by rotating n points `steps` times, by kernels/ffma.cu.
 
-The measured limit of every kernel that computes more than it moves.
+Points move on ellipses. The rate is the limit of kernels that are bound by float32 arithmetic.
 """
 
 import numpy as np
@@ -12,15 +12,15 @@ def points(n, steps):
     return Problem(n=n, steps=steps)
 
 
-def turned(BLOCK, CHAINS, DEPTH, **others):
-    """A configuration with a block for every tile; with WAVES, on a fixed grid."""
+def chains_of(BLOCK, CHAINS, DEPTH, **others):
+    """Return a configuration with a block for each tile; with WAVES, with a fixed grid."""
     return {"BLOCK": BLOCK, "CHAINS": CHAINS, "DEPTH": DEPTH, **others}
 
 
 ffma = Kernel(
     "ffma.cu",
     problems={
-        # 4 ms on an H100 for the large ones; the small one is over before all warps have begun
+        # the large problems take 4 ms on an H100; the small one ends before all warps have started
         "cuda": [points(1 << 24, 4096), points(1 << 22, 16384), points(1 << 18, 1024)],
         "opencl": [points(1 << 16, 256), points(10**4 + 3, 100)],
     },
@@ -28,7 +28,7 @@ ffma = Kernel(
         "cuda": [points(1 << 24, 4096)],
         "opencl": [points(1 << 16, 256)],
     },
-    # nothing is read or written but single floats, so arrays may begin anywhere
+    # all accesses are single floats, so arrays may begin at any float
     layout={"offset_x": 0, "offset_y": 0, "offset_out": 0},
     edge_problems=[points(n, steps) for n, steps in ((1, 0), (7, 1), (1000, 31), (4097, 65))]
     + [
@@ -36,47 +36,48 @@ ffma = Kernel(
         for x, y, out in ((1, 2, 3), (2, 3, 1), (3, 1, 2))
     ],
     seeds=[
-        turned(256, 4, 32),
-        turned(256, 8, 16),
-        turned(256, 8, 32, SHEAR="register"),
-        turned(128, 4, 64),
-        turned(512, 2, 64),
-        turned(256, 4, 64, SHEAR="register"),
-        turned(256, 8, 32, WAVES=8),
-        turned(1024, 4, 32, WAVES=2),
-        # blocks as wide as a SIMD register of a CPU
-        turned(64, 8, 16),
+        chains_of(256, 4, 32),
+        chains_of(256, 8, 16),
+        chains_of(256, 8, 32, SHEAR="register"),
+        chains_of(128, 4, 64),
+        chains_of(512, 2, 64),
+        chains_of(256, 4, 64, SHEAR="register"),
+        chains_of(256, 8, 32, WAVES=8),
+        chains_of(1024, 4, 32, WAVES=2),
+        # a CPU: blocks as wide as a SIMD register
+        chains_of(64, 8, 16),
     ],
-    default=turned(256, 4, 32),
+    default=chains_of(256, 4, 32),
     BLOCK=(64, 128, 256, 512, 1024),  # threads per block
-    CHAINS=(1, 2, 4, 8, 16),  # points that a thread turns at once
-    DEPTH=(8, 16, 32, 64),  # turns written out
-    SHEAR=("uniform", "register"),  # where a multiply-add finds its multiplier
-    WAVES=(0, 1, 2, 4, 8, 16),  # blocks per multiprocessor that walk; 0: a block for every tile
+    CHAINS=(1, 2, 4, 8, 16),  # points that a thread rotates at once
+    DEPTH=(8, 16, 32, 64),  # unrolled rotations
+    SHEAR=("uniform", "register"),  # where the multiplier of a multiply-add is kept
+    # blocks per multiprocessor of a fixed grid; 0: a block for each tile
+    WAVES=(0, 1, 2, 4, 8, 16),
 )
 
 
 @ffma.constraint
 def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
+    """A block has at most the threads that the device allows."""
     return device.max_threads_per_block >= BLOCK
 
 
 @ffma.constraint
 def points_fit_registers(BLOCK, CHAINS, device):
-    """The points of a thread fit in registers, beside some 16 others."""
+    """The points of a thread fit in registers, with about 16 others."""
     return device.backend != "cuda" or min(255, device.registers_per_sm // BLOCK) >= 2 * CHAINS + 16
 
 
 @ffma.constraint
 def fits_the_instruction_cache(CHAINS, DEPTH):
-    """The turns written out are at most 1024 multiply-adds, 16 KB of instructions."""
+    """The unrolled rotations have at most 1024 multiply-adds, 16 KB of instructions."""
     return 2 * CHAINS * DEPTH <= 1024
 
 
 @ffma.constraint
 def grid_is_resident(BLOCK, WAVES, device):
-    """A fixed grid is at most what a multiprocessor can hold at once, or one block."""
+    """A fixed grid has at most the blocks that fit on a multiprocessor at once, or one block."""
     return max(1, device.max_threads_per_sm // BLOCK) >= WAVES
 
 
@@ -89,13 +90,13 @@ def launch(c, p, device):
 
 @ffma.deterministic
 def deterministic(c, p):
-    """Every point is turned by one thread."""
+    """One thread rotates a point, so the result never varies."""
     return True
 
 
 @ffma.arguments
 def arguments(p, rng):
-    """Exact data with a shear of 1, where integers stay integers."""
+    """Return the arguments; exact data have a shear of 1, so that integers stay integers."""
     return {
         "x": rng.standard_normal(p.n),
         "y": rng.standard_normal(p.n),
@@ -108,30 +109,30 @@ def arguments(p, rng):
 
 @ffma.reference
 def reference(x, y, steps, shear):
-    """All turns at once: the power of a matrix."""
-    turn = np.array([[1.0, shear], [-shear, 1.0 - shear * shear]])
-    (a, b), (c, d) = np.linalg.matrix_power(turn, steps)
+    """Apply all rotations at once, as the power of a matrix."""
+    rotation = np.array([[1.0, shear], [-shear, 1.0 - shear * shear]])
+    (a, b), (c, d) = np.linalg.matrix_power(rotation, steps)
     return (a + c) * x + (b + d) * y
 
 
 @ffma.tolerance
 def tolerance(p):
-    """Two roundings a turn of numbers below 8, all in one direction at worst."""
+    """Bound two roundings per rotation of numbers below 8, all in one direction at worst."""
     return 8 * float(np.finfo(np.float32).eps) * (2 * p.steps + 2)
 
 
 @ffma.work
 def work(p):
-    """Two multiply-adds a turn."""
+    """Count two multiply-adds per rotation."""
     return Work(flops=4 * p.n * p.steps, bytes_read=8 * p.n, bytes_written=4 * p.n)
 
 
 @ffma.call
 def call(x, y, steps, shear, out=None):
-    """Element by element, of arrays of one shape."""
+    """Rotate the points (x, y), given as arrays of equal shape."""
     out = Operand.new(x.shape) if out is None else out
     if not x.shape == y.shape == out.shape:
-        raise ValueError(f"x is {x}, y is {y} and out is {out}: give them one shape")
+        raise ValueError(f"x is {x}, y is {y} and out is {out}: pass arrays of equal shape")
     if not x.size:
         return NothingToDo((out,))
     arrays = {"x": x, "y": y, "out": out}

@@ -1,7 +1,7 @@
-"""gemv: y = alpha A x + beta y in float32, A row-major, by the ladder of kernels/gemv.cu."""
+"""gemv: y = alpha A x + beta y in float32, with A row-major, by kernels/gemv.cu."""
 
 import _vectors
-from _device import hints_are_cuda, warps_are_known
+from _device import cache_hints_need_cuda, warp_size_is_supported
 
 from autotune import Fill, Kernel, Launch, Out, Problem, ceil_div, minimum
 
@@ -11,12 +11,12 @@ def matrix(m, n):
 
 
 def view(m, n, lda, incx=1, incy=1, **offsets):
-    """A product with arrays that are part of others."""
+    """Return a problem whose arrays are parts of other arrays."""
     return Problem(m=m, n=n, view=1, lda=lda, incx=incx, incy=incy, **offsets)
 
 
 def groups_of(LANES, ROWS, UNROLL, **others):
-    """A configuration of 16-byte loads by how many threads, rows and loads make a group."""
+    """Return a configuration with 16-byte loads; LANES, ROWS and UNROLL describe a group of threads."""
     return {"LANES": LANES, "ROWS": ROWS, "VEC": 4, "UNROLL": UNROLL, "BLOCK": 256, **others}
 
 
@@ -33,7 +33,7 @@ gemv = Kernel(
             matrix(4097, 4095),
             matrix(1000, 1000),
             matrix(2048, 2048),
-            # short rows, and few
+            # short rows, and few rows
             matrix(1 << 20, 3),
             matrix(1 << 18, 16),
             matrix(4096, 128),
@@ -77,7 +77,7 @@ gemv = Kernel(
         # a warp, or a block, for a long row
         groups_of(32, 1, 8),
         groups_of(256, 1, 8, LOAD="stream"),
-        # long rows, and x read once for four of them
+        # long rows, with x read once for four rows
         groups_of(32, 4, 2, LOAD="stream"),
         # few long rows
         groups_of(256, 1, 8, SPLIT=128, LOAD="stream"),
@@ -85,7 +85,7 @@ gemv = Kernel(
         groups_of(16, 4, 2, LOAD="stream"),
         groups_of(4, 4, 1, LOAD="stream"),
         groups_of(2, 2, 2, VEC=1, LOAD="stream"),
-        # rows that start anywhere: single floats, as many at once
+        # unaligned rows: single floats, with as many bytes in flight
         groups_of(64, 2, 8, VEC=1),
         # a CPU
         groups_of(16, 2, 4, BLOCK=128),
@@ -93,27 +93,28 @@ gemv = Kernel(
     ],
     default=groups_of(32, 2, 4),
     variants={
-        "naive": {"BLOCK": 128, "LANES": 32},  # a warp for a row, a float at a time
+        "naive": {"BLOCK": 128, "LANES": 32},  # a warp per row, single floats
         "block": {"BLOCK": 256, "LANES": 256},
         "vectors": {"BLOCK": 128, "LANES": 32, "VEC": 4, "UNROLL": 4},
     },
     BLOCK=(64, 128, 256, 512, 1024),  # threads per block
     LANES=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),  # threads that share a row
-    ROWS=(1, 2, 4, 8),  # rows that they walk along at once, which share what they read of x
+    ROWS=(1, 2, 4, 8),  # rows per group: they share the loads of x
     VEC=(1, 2, 4),  # floats per load
     UNROLL=(1, 2, 4, 8),  # loads in flight per thread and row
-    LOAD=("plain", "stream", "bypass"),  # what to tell the caches about A
-    X_SHARED=(0, 4096),  # floats of x in shared memory at a time; 0: through the caches
-    WAVES=(0, 2, 4, 8),  # blocks per multiprocessor that walk over the rows; 0: all
+    LOAD=("plain", "stream", "bypass"),  # cache hints for A
+    X_SHARED=(0, 4096),  # floats of x in shared memory at a time; 0: read x through the caches
+    # blocks per multiprocessor of a fixed grid; 0: a block for each tile of rows
+    WAVES=(0, 2, 4, 8),
     SPLIT=(1, 2, 4, 8, 16, 32, 64, 128, 256),  # blocks that share a row
-    FINISH=("ticket", "kernel", "atomic"),  # how their sums become one
+    FINISH=("ticket", "kernel", "atomic"),  # how to add up the sums of those blocks
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
-    # What the kernel finds out about alignment, it finds out at run time.
+    # The kernel checks alignment at run time.
     layout={
-        "view": 0,  # 1: what follows is given, and not that of contiguous arrays
+        "view": 0,  # 1: the arrays are not contiguous, and the values below describe them
         "lda": 0,  # floats between the rows of A
         "incx": 1,  # floats between the elements of x
-        "incy": 1,
+        "incy": 1,  # floats between the elements of y
         "offset_a": 0,
         "offset_x": 0,
         "offset_y": 0,
@@ -121,8 +122,8 @@ gemv = Kernel(
     static=("view",),
 )
 
-gemv.constraint(warps_are_known)
-gemv.constraint(hints_are_cuda)
+gemv.constraint(warp_size_is_supported)
+gemv.constraint(cache_hints_need_cuda)
 
 
 @gemv.applies("FINISH")
@@ -132,57 +133,57 @@ def rows_are_split(SPLIT):
 
 @gemv.constraint
 def groups_make_a_block(BLOCK, LANES, device):
-    """A block is whole groups, and no more threads than the device allows."""
+    """A block has whole groups, and no more threads than the device allows."""
     return LANES <= BLOCK <= device.max_threads_per_block
 
 
 @gemv.constraint
 def rows_have_a_lane(LANES, ROWS):
-    """Every row of a group has a lane that stores it."""
+    """Each row of a group has a lane that stores its result."""
     return ROWS <= LANES
 
 
 @gemv.constraint
-def loads_saturate_the_memory(ROWS, VEC, UNROLL):
-    """A thread has 16 to 256 bytes of A in flight: a full multiprocessor has 32 KB, and no register spills."""
+def enough_loads_in_flight(ROWS, VEC, UNROLL):
+    """A thread has 16 to 256 bytes of A in flight: 32 KB per full multiprocessor, without spills."""
     return 4 <= ROWS * VEC * UNROLL <= 64
 
 
 @gemv.constraint
-def long_rows_are_split(LANES, SPLIT, device):
-    """Only rows that are worth a warp are worth several blocks."""
+def split_needs_a_warp_per_row(LANES, SPLIT, device):
+    """SPLIT above 1 needs a warp or more per row."""
     return SPLIT == 1 or device.warp_size <= LANES
 
 
 @gemv.constraint
-def many_rows_are_walked_over(WAVES, SPLIT):
-    """Where rows are split, they are too few for blocks that walk over them."""
+def fixed_grid_needs_whole_rows(WAVES, SPLIT):
+    """Split rows are too few for blocks that loop over rows."""
     return WAVES == 0 or SPLIT == 1
 
 
 @gemv.constraint
 def grid_is_resident(BLOCK, WAVES, device):
-    """A fixed grid is at most twice what a multiprocessor can hold at once."""
+    """A fixed grid has at most twice the threads that fit on a multiprocessor at once."""
     return 2 * device.max_threads_per_sm >= WAVES * BLOCK
 
 
 @gemv.constraint
-def x_is_shared(BLOCK, LANES, VEC, UNROLL, X_SHARED):
-    """x lies in shared memory where four groups or more read it, in whole tiles of theirs."""
+def shared_x_is_reused(BLOCK, LANES, VEC, UNROLL, X_SHARED):
+    """X_SHARED needs four groups or more that read x, and whole steps of a group."""
     return X_SHARED == 0 or (BLOCK >= 4 * LANES and X_SHARED % (LANES * VEC * UNROLL) == 0)
 
 
 @gemv.constraint
-def one_hint_at_a_time(X_SHARED, LOAD):
-    """x in shared memory need not be kept in the cache by hints on A."""
+def shared_x_needs_no_hints(X_SHARED, LOAD):
+    """X_SHARED needs no cache hints for A: x does not depend on the cache."""
     return X_SHARED == 0 or LOAD == "plain"
 
 
 @gemv.constraint
 def loads_fit_registers(BLOCK, ROWS, VEC, UNROLL, MIN_BLOCKS, device):
-    """The loads in flight of MIN_BLOCKS blocks fit in registers, beside sums, addresses and 24 others."""
+    """The loads in flight of MIN_BLOCKS blocks fit in registers, with sums, addresses and 24 others."""
     if device.backend != "cuda":
-        return MIN_BLOCKS == 1  # OpenCL has no word for it
+        return MIN_BLOCKS == 1  # OpenCL has no such option
     threads = BLOCK * MIN_BLOCKS
     loads, sums = (ROWS + 1) * VEC * UNROLL, ROWS * (VEC if ROWS < 4 else 1)
     fit = device.registers_per_sm // threads >= loads + sums + 2 * ROWS + 24
@@ -190,16 +191,16 @@ def loads_fit_registers(BLOCK, ROWS, VEC, UNROLL, MIN_BLOCKS, device):
 
 
 @gemv.constraint
-def more_blocks_say_something(BLOCK, MIN_BLOCKS):
-    """Below 512 threads on a multiprocessor registers are no limit, and asking for them changes nothing."""
+def min_blocks_limits_registers(BLOCK, MIN_BLOCKS):
+    """MIN_BLOCKS above 1 needs 512 threads on a multiprocessor: below that, registers are no limit."""
     return MIN_BLOCKS == 1 or BLOCK * MIN_BLOCKS >= 512
 
 
 @gemv.requires
 def requires(c, p):
-    """A thread or two for a row are for short rows: longer ones make chains of additions that lose digits.
+    """One or two lanes need n of at most 64: longer chains of additions lose digits.
 
-    Nothing, where n is 0, is not split.
+    SPLIT needs n above 0.
     """
     if c.LANES < 4:
         return p.n <= 64
@@ -207,18 +208,18 @@ def requires(c, p):
 
 
 def tiles(c, p):
-    """Tiles of rows, one for each block of an unsplit launch."""
+    """Return the number of tiles of rows, one for each block if SPLIT is 1."""
     return ceil_div(p.m, c.BLOCK // c.LANES * c.ROWS)
 
 
 def splits(c, p):
-    """Blocks that share a row: not more than find a column for each of their lanes."""
+    """Return the number of blocks that share a row, so that each lane of each block has a column."""
     return minimum(c.SPLIT, ceil_div(p.n, c.LANES * c.VEC))
 
 
 @gemv.deterministic
 def deterministic(c, p):
-    """atomic: parts of a row are added in the order of arrival."""
+    """atomic: blocks add the parts of a row in order of arrival, so the last bits vary."""
     return c.SPLIT == 1 or c.FINISH != "atomic"
 
 
@@ -262,7 +263,7 @@ def launch(c, p, device):
 
 @gemv.arguments
 def arguments(p, rng):
-    return _vectors.given(p, rng, p.m, p.n)
+    return _vectors.arguments_of(p, rng, p.m, p.n)
 
 
 @gemv.reference
@@ -278,16 +279,16 @@ gemv.work(_vectors.work)
 
 @gemv.call
 def call(a, x, out=None, alpha=1.0, beta=0.0, y=None, trans=False):
-    """y = alpha A x + beta y, with A' for A where ``trans``; y is an older name of out."""
+    """Compute y = alpha A x + beta y, with A' for A if ``trans``; y is an older name of out."""
     if out is not None and y is not None:
-        raise ValueError("out and y are the same: give one of them")
+        raise ValueError("out and y are two names of one argument; pass only out")
     out = y if out is None else out
     return _vectors.answer(a, x, out, alpha, beta, trans, by_columns=False)
 
 
 @gemv.baseline("cublas")
 def cublas(a, x, y, alpha, beta, m, n):
-    """cublasSgemv. It is column-major, so A is its n x m matrix, transposed."""
+    """Call cublasSgemv. It is column-major, so A is its n x m matrix, transposed."""
     from autotune.vendor import TRANSPOSED, cublas_call
 
     return cublas_call("cublasSgemv_v2", TRANSPOSED, n, m, alpha, a, n, x, 1, beta, y, 1)

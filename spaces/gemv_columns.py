@@ -1,10 +1,10 @@
-"""gemv_columns: y = alpha A x + beta y in float32, A by columns, by kernels/gemv_columns.cu.
+"""gemv_columns: y = alpha A x + beta y in float32, with A column-major, by kernels/gemv_columns.cu.
 
-A is stored as n rows of m floats, and ``load("gemv_columns")(a, x)`` is ``a.T @ x`` of an a that is stored so.
+A is stored as n rows of m floats: ``load("gemv_columns")(a, x)`` returns ``a.T @ x`` for a row-major ``a``.
 """
 
 import _vectors
-from _device import hints_are_cuda, warps_are_known
+from _device import cache_hints_need_cuda, warp_size_is_supported
 
 from autotune import Kernel, Launch, Out, Problem, ceil_div
 
@@ -14,12 +14,12 @@ def matrix(m, n):
 
 
 def view(m, n, lda, incx=1, incy=1, **offsets):
-    """A product with arrays that are part of others."""
+    """Return a problem whose arrays are parts of other arrays."""
     return Problem(m=m, n=n, view=1, lda=lda, incx=incx, incy=incy, **offsets)
 
 
 def strips(BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
-    """A configuration of 16-byte loads by how many threads, loads and rows make a strip."""
+    """Return a configuration with 16-byte loads; TEAM, LINES and UNROLL describe a strip."""
     sizes = {"BLOCK_THREADS": BLOCK_THREADS, "TEAM": TEAM, "LINES": LINES, "UNROLL": UNROLL}
     return {**sizes, "VEC": 4, **others}
 
@@ -30,7 +30,7 @@ gemv_columns = Kernel(
     problems={
         "cuda": [matrix(n, n) for n in (1024, 4096, 8192, 16384)]
         + [
-            # a product of one row by a layer's weights
+            # one row times the weights of a layer
             matrix(11008, 4096),
             matrix(4096, 11008),
             matrix(32000, 4096),
@@ -82,15 +82,15 @@ gemv_columns = Kernel(
         view(1004, 259, lda=1005, offset_a=1, offset_x=3, offset_y=2),
     ],
     seeds=[
-        # a strip for each multiprocessor, 64 KB of it under way
+        # a strip for each multiprocessor, with 64 KB in flight
         strips(512, 8, 1, 8, LOAD="stream"),
         strips(256, 16, 1, 8, LOAD="stream"),
-        # strips are few: several blocks for each
+        # few strips: several blocks for each
         strips(256, 8, 1, 8, GRIDK=4, LOAD="stream"),
         # one or two strips of many short rows
         strips(512, 16, 1, 8, GRIDK=128, LOAD="stream"),
         strips(256, 1, 1, 2, GRIDK=256),
-        # the same, of rows that start anywhere: single floats
+        # the same for unaligned rows: single floats
         strips(256, 32, 1, 8, VEC=1, GRIDK=12),
         strips(256, 1, 4, 2, VEC=1, GRIDK=256),
         # a few long rows
@@ -100,21 +100,21 @@ gemv_columns = Kernel(
         strips(128, 4, 1, 4, GRIDK=8),
     ],
     default=strips(256, 8, 1, 8),
-    deterministic=True,  # the last block of a strip adds up the sums of all, in one order
+    deterministic=True,  # the last block of a strip adds up all sums in a fixed order
     BLOCK_THREADS=(128, 256, 512),
-    TEAM=(1, 2, 4, 8, 16, 32),  # threads that read a row side by side
-    LINES=(1, 2, 4),  # loads of each of them from a row
+    TEAM=(1, 2, 4, 8, 16, 32),  # threads that read adjacent parts of a row
+    LINES=(1, 2, 4),  # loads per thread and row
     VEC=(1, 2, 4),  # floats per load
-    UNROLL=(1, 2, 4, 8, 16),  # rows of which each of them has loads in flight
-    LOAD=("plain", "stream", "bypass"),  # what to tell the caches about A
-    GRIDK=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),  # blocks for a strip
+    UNROLL=(1, 2, 4, 8, 16),  # rows with loads in flight per thread
+    LOAD=("plain", "stream", "bypass"),  # cache hints for A
+    GRIDK=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256),  # blocks per strip
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
-    # What the kernel finds out about alignment, it finds out at run time.
+    # The kernel checks alignment at run time.
     layout={
-        "view": 0,  # 1: what follows is given, and not that of contiguous arrays
-        "lda": 0,  # floats between the rows that are stored
+        "view": 0,  # 1: the arrays are not contiguous, and the values below describe them
+        "lda": 0,  # floats between the stored rows
         "incx": 1,  # floats between the elements of x
-        "incy": 1,
+        "incy": 1,  # floats between the elements of y
         "offset_a": 0,
         "offset_x": 0,
         "offset_y": 0,
@@ -122,17 +122,17 @@ gemv_columns = Kernel(
     static=("view",),
 )
 
-gemv_columns.constraint(warps_are_known)
-gemv_columns.constraint(hints_are_cuda)
+gemv_columns.constraint(warp_size_is_supported)
+gemv_columns.constraint(cache_hints_need_cuda)
 
-#: Strips that blocks can count arrivals for, where they share them: as sgemm_slim.cu has it.
-MOST_SHARES = 1024
-#: Registers of a thread besides sums and what it has read.
+#: Largest number of strips whose arrivals blocks can count; the limit of sgemm_slim.cu.
+MAX_SHARES = 1024
+#: Registers of a thread in addition to sums and loaded values.
 OTHER_REGISTERS = 32
 
 
 def tile(TEAM, LINES, VEC, **others):
-    """Return the elements of y of a block."""
+    """Return the elements of y per block."""
     return TEAM * LINES * VEC
 
 
@@ -143,19 +143,19 @@ def threads_make_a_block(BLOCK_THREADS, device):
 
 
 @gemv_columns.constraint
-def loads_saturate_the_memory(LINES, VEC, UNROLL):
+def enough_loads_in_flight(LINES, VEC, UNROLL):
     """A thread has 32 to 256 bytes of A in flight."""
     return 8 <= LINES * VEC * UNROLL <= 64
 
 
 @gemv_columns.constraint
 def loads_fit_registers(BLOCK_THREADS, LINES, VEC, UNROLL, MIN_BLOCKS, device):
-    """The loads in flight of MIN_BLOCKS blocks fit in registers, beside sums and 32 others.
+    """The loads in flight of MIN_BLOCKS blocks fit in registers, with sums and 32 others.
 
-    Below 512 threads on a multiprocessor registers are no limit, and asking for more blocks changes nothing.
+    Below 512 threads on a multiprocessor registers are no limit, so a larger MIN_BLOCKS changes nothing.
     """
     if device.backend != "cuda":
-        return MIN_BLOCKS == 1  # OpenCL has no word for it
+        return MIN_BLOCKS == 1  # OpenCL has no such option
     threads, sums = BLOCK_THREADS * MIN_BLOCKS, LINES * VEC
     needed = sums * UNROLL + UNROLL + sums + OTHER_REGISTERS
     return needed <= min(255, device.registers_per_sm // threads) and (
@@ -165,26 +165,26 @@ def loads_fit_registers(BLOCK_THREADS, LINES, VEC, UNROLL, MIN_BLOCKS, device):
 
 @gemv_columns.constraint
 def sums_fit_shared(BLOCK_THREADS, TEAM, LINES, VEC, device):
-    """Every warp has a copy of the strip's sums in shared memory, of which a kernel may declare 48 KB."""
+    """A copy of the sums of the strip for each warp fits in static shared memory, at most 48 KB."""
     copies = BLOCK_THREADS // max(TEAM, device.warp_size)
     needed = 4 * (copies * tile(TEAM, LINES, VEC) + 1)
     return needed <= min(49152, device.shared_bytes_per_block)
 
 
 def tiles(c, p):
-    """Return the strips of A."""
+    """Return the number of strips of A."""
     return ceil_div(p.m, tile(**c))
 
 
 @gemv_columns.requires
 def requires(c, p):
-    """Blocks share few strips of many rows."""
-    return c.GRIDK == 1 or (tiles(c, p) <= MOST_SHARES) & (p.n >= 32 * c.GRIDK)
+    """GRIDK above 1 needs few strips, and 32 rows or more for each block."""
+    return c.GRIDK == 1 or (tiles(c, p) <= MAX_SHARES) & (p.n >= 32 * c.GRIDK)
 
 
 @gemv_columns.exclusive
 def exclusive(c):
-    """Where blocks share a strip, arrivals are counted in the loaded module."""
+    """GRIDK above 1 counts arrivals in variables of the loaded module."""
     return c.GRIDK > 1
 
 
@@ -195,7 +195,7 @@ def scratch(c, p):
 
 @gemv_columns.launch
 def launch(c, p):
-    # Of a batch there is one, so any number will do for what lies between its matrices.
+    # The kernel takes batches. There is one matrix here, so the distances between matrices do not matter.
     views = ("lda", "incx", "incy", "lda", "lda", "lda") if p.view else ()
     args = ("a", "x", "y", "alpha", "beta", "m", 1, "n", *views, *scratch(c, p))
     return Launch(grid=(tiles(c, p), c.GRIDK), block=(c.BLOCK_THREADS,), args=args)
@@ -203,7 +203,7 @@ def launch(c, p):
 
 @gemv_columns.arguments
 def arguments(p, rng):
-    return _vectors.given(p, rng, p.n, p.m)
+    return _vectors.arguments_of(p, rng, p.n, p.m)
 
 
 @gemv_columns.reference
@@ -219,13 +219,13 @@ gemv_columns.work(_vectors.work)
 
 @gemv_columns.call
 def call(a, x, out=None, alpha=1.0, beta=0.0):
-    """y = alpha a' x + beta y."""
+    """Compute y = alpha a' x + beta y."""
     return _vectors.answer(a, x, out, alpha, beta, trans=True, by_columns=True)
 
 
 @gemv_columns.baseline("cublas")
 def cublas(a, x, y, alpha, beta, m, n):
-    """cublasSgemv. It is column-major, so A is as it wants it."""
+    """Call cublasSgemv, which is column-major like A."""
     from autotune.vendor import PLAIN, cublas_call
 
     return cublas_call("cublasSgemv_v2", PLAIN, m, n, alpha, a, m, x, 1, beta, y, 1)

@@ -1,14 +1,16 @@
-"""hmma: the rate of tensor cores: A B' of halves or bfloat16, added up `steps` times, by kernels/hmma.cu.
+"""hmma: the rate of tensor cores, measured by adding up A B' `steps` times, by kernels/hmma.cu.
 
-The measured limit of every kernel that computes on tensor cores more than it moves.
+A and B are float16 or bfloat16. The rate is the limit of kernels that are bound by tensor cores.
 """
 
 import numpy as np
 
 from autotune import BFloat16, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work, ceil_div
 
-#: Columns of A and B; halves in 16 bytes.
-DEPTH, PIECE = 64, 8
+#: Columns of A and B.
+DEPTH = 64
+#: Elements in 16 bytes.
+PIECE = 8
 
 
 def product(m, n, steps, dtype="float16"):
@@ -16,14 +18,14 @@ def product(m, n, steps, dtype="float16"):
 
 
 def warps(VARIANT, WARPS, CHAINS, **others):
-    """A configuration by the warps of a block and the independent sums of each."""
+    """Return a configuration with given warps per block and independent sums per warp."""
     return {"VARIANT": VARIANT, "WARPS": WARPS, "CHAINS": CHAINS, **others}
 
 
 hmma = Kernel(
     "hmma.cu",
     backends=("cuda",),
-    # 128 rows for each of an H100's multiprocessors; 2.8 ms at 800 TFLOP/s
+    # 128 rows for each of the 132 multiprocessors of an H100; 2.8 ms at 800 TFLOP/s
     problems=[product(128 * 132, 1024, 1024, dtype) for dtype in ("float16", "bfloat16")],
     quick_problems=[product(128 * 132, 1024, 1024)],
     edge_problems=[
@@ -41,12 +43,12 @@ hmma = Kernel(
     ],
     default=warps("mma", 8, 8),
     variants={"mma": warps("mma", 8, 8), "wgmma": warps("wgmma", 8, 1, COLUMNS=256)},
-    deterministic=True,  # every sum is one thread's
+    deterministic=True,  # one thread computes a sum
     VARIANT=("mma", "wgmma"),
     WARPS=(4, 8, 16),  # warps per block, of 16 rows each
-    CHAINS=(1, 2, 4, 8, 16),  # independent sums of a warp; wgmma: of a warpgroup
-    COLUMNS=(64, 128, 256),  # wgmma: columns of a chain; mma: always 8
-    UNROLL=(1, 2, 4),  # steps written out
+    CHAINS=(1, 2, 4, 8, 16),  # independent sums per warp; wgmma: per warpgroup
+    COLUMNS=(64, 128, 256),  # wgmma: columns of a sum; mma: always 8
+    UNROLL=(1, 2, 4),  # unrolled steps
 )
 
 
@@ -56,31 +58,31 @@ def wgmma(VARIANT):
 
 
 @hmma.constraint
-def variant_runs_here(VARIANT, device):
-    """mma needs compute capability 8.0; only 9.0 has wgmma."""
+def variant_is_supported(VARIANT, device):
+    """mma needs compute capability 8.0 or higher, wgmma exactly 9.0."""
     capability = device.compute_capability
     return capability == 90 if VARIANT == "wgmma" else capability >= 80
 
 
 @hmma.constraint
 def operands_fit_registers(VARIANT, WARPS, CHAINS, device):
-    """mma: a thread's registers hold its sums, its operands and some 40 others."""
+    """mma: sums, operands and about 40 others fit in the registers of a thread."""
     return VARIANT == "wgmma" or registers(WARPS, device) >= 12 * CHAINS + 56
 
 
 @hmma.constraint
 def sums_fit_registers(WARPS, CHAINS, COLUMNS, device):
-    """wgmma: a thread's registers hold its sums and some 40 others."""
+    """wgmma: sums and about 40 others fit in the registers of a thread."""
     return registers(WARPS, device) >= CHAINS * COLUMNS // 2 + 40
 
 
 def registers(WARPS, device):
-    """A thread's, if a multiprocessor has one block."""
+    """Return the registers available to a thread with one block on a multiprocessor."""
     return min(255, device.registers_per_sm // (32 * WARPS) // 8 * 8)
 
 
 def tile(c):
-    """Rows and columns of a block."""
+    """Return the rows and columns of a block."""
     return 16 * c.WARPS, c.CHAINS * (c.COLUMNS if c.VARIANT == "wgmma" else 8)
 
 
@@ -88,7 +90,7 @@ def tile(c):
 def launch(c, p, device):
     rows, columns = tile(c)
     blocks = ceil_div(p.m, rows) * ceil_div(p.n, columns)
-    # rows of A and B, and what aligns them
+    # rows of A and B, and 1 KB for alignment
     shared_bytes = 2 * DEPTH * (rows + columns) + 1024 if c.VARIANT == "wgmma" else 0
     return Launch((blocks,), (32 * c.WARPS,), shared_bytes=shared_bytes)
 
@@ -100,7 +102,7 @@ def options(c):
 
 @hmma.arguments
 def arguments(p, rng):
-    """In the kernel's order. Exact data are ±1 and ±2, whose sums are integers below 2^24."""
+    """Return the arguments in the order of the kernel. Exact data are ±1 and ±2: sums are integers below 2^24."""
     a, b = rng.standard_normal((p.m, DEPTH)), rng.standard_normal((p.n, DEPTH))
     if p.dtype == "bfloat16":
         a, b = BFloat16(a), BFloat16(b)
@@ -116,7 +118,7 @@ def reference(a, b, steps):
 
 @hmma.tolerance
 def tolerance(p):
-    """Four additions a step to a sum of at most 64 a step, of which each loses two units in the last place."""
+    """Bound four additions per step, to a sum of at most 64 per step; each loses two units in the last place."""
     return float(np.finfo(np.float32).eps) * 512 * max(1, p.steps) ** 2
 
 
@@ -132,18 +134,20 @@ def work(p):
 
 @hmma.call
 def call(a, b, steps, out=None):
-    """Of two matrices of 64 columns, `steps` times A times B transposed."""
+    """Return `steps` times A B' for two matrices of 64 columns."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != DEPTH or b.shape[1] != DEPTH:
-        raise ValueError(f"a is {a} and b is {b}: two matrices of {DEPTH} columns are needed")
+        raise ValueError(f"a is {a} and b is {b}: pass two matrices of {DEPTH} columns")
     if a.dtype not in ("float16", "bfloat16") or b.dtype != a.dtype:
-        raise ValueError(f"a is {a} and b is {b}: both in float16 or bfloat16 are needed")
+        raise ValueError(f"a is {a} and b is {b}: pass both in float16 or both in bfloat16")
     m, n = a.shape[0], b.shape[0]
     out = Operand.new((m, n)) if out is None else out
     if out.shape != (m, n) or out.dtype != "float32":
-        raise ValueError(f"out is {out}: float32[{m}, {n}] is needed")
+        raise ValueError(f"out is {out}: it must be float32[{m}, {n}]")
     for name, array in {"a": a, "b": b, "out": out}.items():
         if not array.is_contiguous or array.offset % PIECE:
-            raise ValueError(f"{name} is {array}: rows without gaps from 16 bytes on; copy it")
+            raise ValueError(
+                f"{name} is {array}: it must be contiguous and aligned to 16 bytes; copy it"
+            )
     if not m * n:
         return NothingToDo((out,))
     arrays = {"a": a, "b": b, "out": out}

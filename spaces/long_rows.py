@@ -1,6 +1,6 @@
-"""long_rows: softmax, rms_norm, layer_norm and cross_entropy of long rows, each read once, by kernels/long_rows.cu.
+"""long_rows: softmax, rms_norm, layer_norm and cross_entropy of long rows, read once, by kernels/long_rows.cu.
 
-`load("softmax")` and the others are for any row; this kernel needs rows of at least `SHORTEST` columns.
+Rows need at least `MIN_COLUMNS` columns. `load("softmax")` and the other kernels take rows of any length.
 """
 
 import _rows
@@ -12,7 +12,7 @@ FUNCTIONS = (
     *("softmax", "rms_norm", "rms_norm_residual"),
     *("layer_norm", "cross_entropy", "cross_entropy_gradient"),
 )
-#: Arguments of each function after x, in the kernel's order, without the columns.
+#: Arguments of each function after x, in the order of the kernel, without the number of columns.
 ARGUMENTS = {
     "softmax": ("y",),
     "rms_norm": ("weight", "y"),
@@ -21,10 +21,16 @@ ARGUMENTS = {
     "cross_entropy": ("target", "loss"),
     "cross_entropy_gradient": ("target", "loss", "gradient"),
 }
-#: The fewest columns of a row, and what is added to the mean of squares where the call does not say.
-SHORTEST, EPS = _rows.LONG_ROWS.start, 1e-5
-#: Bytes of a piece, and of a multiprocessor's registers how many there are, and a thread needs besides what it keeps.
-PIECE, REGISTERS, OTHER_REGISTERS = 16, 65536, 28
+#: Fewest columns of a row.
+MIN_COLUMNS = _rows.LONG_ROWS.start
+#: Default of eps, which is added to the mean square or the variance.
+EPS = 1e-5
+#: Bytes of a piece.
+PIECE = 16
+#: Registers of a multiprocessor.
+REGISTERS = 65536
+#: Registers of a thread in addition to its pieces.
+OTHER_REGISTERS = 28
 
 
 def rows_of(rows, columns, dtype="float32", function="softmax"):
@@ -32,7 +38,7 @@ def rows_of(rows, columns, dtype="float32", function="softmax"):
 
 
 def in_turn(*sizes):
-    """Return problems of each function, of each size in one of the types in turn."""
+    """Return a problem for each function and size; types alternate."""
     return [
         rows_of(*size, _rows.DTYPES[(number + place) % len(_rows.DTYPES)], function)
         for place, function in enumerate(FUNCTIONS)
@@ -62,7 +68,7 @@ long_rows = Kernel(
         for function in FUNCTIONS
     ],
     static=("dtype", "function"),
-    # Together these have room for any length twice: for many rows, and for few, which larger clusters share.
+    # The seeds cover each length twice: for many rows, and for a few rows, with larger clusters.
     seeds=[
         *(shape(1, 128, pieces, 4) for pieces in (1, 2)),
         shape(1, 256, 4, 4),
@@ -75,23 +81,23 @@ long_rows = Kernel(
         shape(8, 512, 8),
     ],
     default=shape(1, 512, 8),
-    deterministic=True,  # every block joins the sums of all warps in one order
+    deterministic=True,  # a block adds up the sums of all warps in a fixed order
     CLUSTER=(1, 2, 3, 4, 6, 8),  # blocks that share a row
-    THREADS=(128, 256, 512, 1024),  # of a block
-    PIECES=(1, 2, 3, 4, 6, 8, 12, 16),  # of 16 bytes, that a thread keeps in registers
-    MIN_BLOCKS=(1, 2, 3, 4),  # blocks that fit on a multiprocessor, by their registers
+    THREADS=(128, 256, 512, 1024),  # threads per block
+    PIECES=(1, 2, 3, 4, 6, 8, 12, 16),  # pieces of 16 bytes in the registers of a thread
+    MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor, by registers
 )
 
 
 @long_rows.constraint
 def clusters_exist(CLUSTER, device):
-    """Blocks share a row only as a cluster, from compute capability 9.0 on; a block has one from 8.0 on."""
+    """Clusters need compute capability 9.0, single blocks 8.0."""
     return device.compute_capability >= (80 if CLUSTER == 1 else 90)
 
 
 @long_rows.constraint
 def pieces_fit_registers(THREADS, PIECES, MIN_BLOCKS, device):
-    """The pieces of MIN_BLOCKS blocks fit in registers, beside some others of each thread."""
+    """The pieces of MIN_BLOCKS blocks fit in registers, with 28 others per thread."""
     threads = THREADS * MIN_BLOCKS
     return (
         threads <= device.max_threads_per_sm
@@ -100,29 +106,29 @@ def pieces_fit_registers(THREADS, PIECES, MIN_BLOCKS, device):
 
 
 @long_rows.constraint
-def small_blocks_are_several(THREADS, MIN_BLOCKS):
-    """Blocks of 128 threads get no more registers than four of them may use."""
+def small_blocks_share_registers(THREADS, MIN_BLOCKS):
+    """Blocks of 128 threads need MIN_BLOCKS=4: a smaller value gives them no more registers."""
     return THREADS != 128 or MIN_BLOCKS == 4
 
 
 def available(THREADS, MIN_BLOCKS):
-    """Return the registers of a thread."""
+    """Return the registers available to a thread."""
     return min(255, REGISTERS // (THREADS * MIN_BLOCKS))
 
 
 @long_rows.requires
 def row_fits(c, p):
-    """A row fits in its blocks, and fills a quarter of them.
+    """A row fits in its blocks and fills a quarter of them or more.
 
-    Sums of x and a residual are kept as floats, and layer_norm reads two vectors: they need more registers.
+    rms_norm_residual keeps its sums as floats, and layer_norm reads two vectors: both need more registers.
     """
-    each = PIECE // _rows.itemsize(p.dtype)
-    kept = each if p.function == "rms_norm_residual" else 4
+    elements = PIECE // _rows.itemsize(p.dtype)
+    kept = elements if p.function == "rms_norm_residual" else 4
     others = OTHER_REGISTERS + (8 if p.function == "layer_norm" else 0)
     if available(c.THREADS, c.MIN_BLOCKS) < kept * c.PIECES + others:
         return False
-    room = c.CLUSTER * c.THREADS * c.PIECES * each
-    return (max(SHORTEST, room // 4) <= p.columns) & (p.columns <= room + each - 1)
+    room = c.CLUSTER * c.THREADS * c.PIECES * elements
+    return (max(MIN_COLUMNS, room // 4) <= p.columns) & (p.columns <= room + elements - 1)
 
 
 @long_rows.launch
@@ -137,30 +143,30 @@ def launch(c, p):
 def arguments(p, rng):
     shape, names = (p.rows, p.columns), ARGUMENTS[p.function]
     is_norm = "weight" in names
-    given = {"x": _rows.drawn(rng, shape, p.dtype, small_rows=is_norm)}
+    operands = {"x": _rows.random_array(rng, shape, p.dtype, small_rows=is_norm)}
     for name in names:
         if name in ("weight", "bias"):
-            given[name] = _rows.drawn(rng, p.columns, p.dtype)
+            operands[name] = _rows.random_array(rng, p.columns, p.dtype)
         elif name == "residual":
-            given[name] = InOut(_rows.drawn(rng, shape, p.dtype, small_rows=True))
+            operands[name] = InOut(_rows.random_array(rng, shape, p.dtype, small_rows=True))
         elif name == "target":
-            given[name] = rng.integers(0, p.columns, p.rows)
+            operands[name] = rng.integers(0, p.columns, p.rows)
         else:
-            given[name] = Out(p.rows) if name == "loss" else Out(shape, p.dtype)
-    return {**given, "columns": p.columns, **({"eps": np.float32(EPS)} if is_norm else {})}
+            operands[name] = Out(p.rows) if name == "loss" else Out(shape, p.dtype)
+    return {**operands, "columns": p.columns, **({"eps": np.float32(EPS)} if is_norm else {})}
 
 
 @long_rows.reference
 @_rows.in_blocks("x", "residual", "target")
 def reference(x, weight=None, bias=None, residual=None, target=None, eps=0.0):
-    """Return what the arguments ask for: they are those of one function."""
+    """Return the result of one function. Its arguments tell which."""
     if target is not None:
-        return _rows.loss_of(x, target)
+        return _rows.row_loss(x, target)
     if weight is None:
-        return {"y": _rows.softmax_of(x)[0]}
+        return {"y": _rows.row_softmax(x)[0]}
     values = x if residual is None else x + residual
-    apart = values if bias is None else values - values.mean(axis=1, keepdims=True)
-    y = {"y": _rows.normalized(apart, eps) * weight + (0 if bias is None else bias)}
+    centered = values if bias is None else values - values.mean(axis=1, keepdims=True)
+    y = {"y": _rows.normalized(centered, eps) * weight + (0 if bias is None else bias)}
     return y if residual is None else {**y, "residual": values}
 
 
@@ -168,7 +174,7 @@ def reference(x, weight=None, bias=None, residual=None, target=None, eps=0.0):
 def work(p):
     count = p.rows * p.columns
     nbytes = _rows.itemsize(p.dtype) * count
-    rows = 4 * p.rows if p.function.startswith("cross_entropy") else 0  # targets, and losses
+    rows = 4 * p.rows if p.function.startswith("cross_entropy") else 0  # targets and losses
     arrays = {"rms_norm_residual": (2, 2), "cross_entropy": (1, 0)}.get(p.function, (1, 1))
     flops = {"layer_norm": 7, "rms_norm": 4, "rms_norm_residual": 4}.get(p.function, 5) * count
     read, written = (number * nbytes + rows for number in arrays)
@@ -177,33 +183,32 @@ def work(p):
 
 @long_rows.call
 def call(x, function, weight=None, bias=None, residual=None, target=None, out=None, *, eps=EPS):
-    """Along the last axis of an array whose rows lie one after another; see each function's own kernel.
+    """Apply ``function`` along the last axis of a contiguous array; the kernel of that name describes it.
 
-    ``out`` is that of softmax, rms_norm and layer_norm. Returns what is written: y; y and residual; loss; loss
-    and gradient.
+    softmax, rms_norm and layer_norm take ``out``. Return y; y and residual; loss; or loss and gradient.
     """
     if function not in FUNCTIONS:
-        raise ValueError(f"function is {function!r}: one of {', '.join(FUNCTIONS)} is needed")
+        raise ValueError(f"function is {function!r}: it must be one of {', '.join(FUNCTIONS)}")
     names = ARGUMENTS[function]
     arrays = {"weight": weight, "bias": bias, "residual": residual, "target": target}
     for name, array in arrays.items():
         if (array is None) == (name in names):
-            state = "needed" if array is None else "no argument"
-            raise ValueError(f"{name} is {state} of {function}")
+            verb = "needs" if array is None else "does not take"
+            raise ValueError(f"{function} {verb} {name}")
     vectors = {name: arrays[name] for name in ("weight", "bias") if name in names}
-    rows, columns = _rows.checked(x, **vectors)
-    given = {"x": _rows.matrix(x, rows, columns), **vectors}
+    rows, columns = _rows.checked_sizes(x, **vectors)
+    operands = {"x": _rows.matrix(x, rows, columns), **vectors}
     results = []
     if target is not None:
         _rows.check_target(target, rows)
-        given |= {"target": target, "loss": Operand.new((rows,))}
-        results.append(given["loss"])
+        operands |= {"target": target, "loss": Operand.new((rows,))}
+        results.append(operands["loss"])
     for name in names:
         if name in ("residual", "y", "gradient"):
             array = residual if name == "residual" else out
             results.append(Operand.new(x.shape, x.dtype) if array is None else array)
-            given[name] = _rows.matrix(results[-1], rows, columns)
+            operands[name] = _rows.matrix(results[-1], rows, columns)
     if not x.size:
         return NothingToDo(tuple(results))
     scalars = {"eps": eps} if vectors else {}
-    return rows_of(rows, columns, x.dtype, function), {**given, **scalars}
+    return rows_of(rows, columns, x.dtype, function), {**operands, **scalars}

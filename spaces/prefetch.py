@@ -1,8 +1,7 @@
-"""prefetch: out = f(in), f a chain of `intensity` multiply-adds, on `warps_per_sm` warps.
+"""prefetch: out = f(in), where f is a chain of `intensity` multiply-adds, on `warps_per_sm` warps.
 
-Eight ways to have the next elements on their way; kernels/prefetch.cu describes them. `warps_per_sm` is
-how many warps of 32 threads a multiprocessor is given, as if something else took its registers or shared
-memory; 0 stands for as many as it can hold.
+kernels/prefetch.cu describes eight ways to load elements ahead of their use. `warps_per_sm` limits the warps of 32
+threads on a multiprocessor, as if registers or shared memory were short. 0: as many as fit.
 """
 
 import numpy as np
@@ -25,12 +24,12 @@ def chain(n, intensity, warps_per_sm):
     return Problem(n=n, intensity=intensity, warps_per_sm=warps_per_sm)
 
 
-def ahead(MODE, PDIST, VEC=4, BLOCK=128, **others):
-    """A configuration by how, how far and in what pieces it looks ahead."""
+def lookahead(MODE, PDIST, VEC=4, BLOCK=128, **others):
+    """Return a configuration with a prefetch mode, distance and vector width."""
     return {"MODE": MODE, "PDIST": PDIST, "VEC": VEC, "BLOCK": BLOCK, **others}
 
 
-#: Shared memory that a kernel may declare, of the least that every CUDA device has.
+#: Bytes of static shared memory that a kernel may declare on any CUDA device.
 STATIC_SHARED_BYTES = 49152
 
 prefetch = Kernel(
@@ -50,35 +49,36 @@ prefetch = Kernel(
     + [chain(2051, 0, 1)]
     + [
         chain(1027, i, 0).replace(offset_x=k, offset_out=4 - k)
-        for i in (0, 8, 32, 64)  # which are compiled in, so a winner is verified with its own
+        for i in (0, 8, 32, 64)  # compiled in, so each intensity needs its own edge problems
         for k in (1, 2, 3)
     ],
     layout={"offset_x": 0, "offset_out": 0},
     static=("intensity",),
     seeds=[
-        # few warps: 32 KB in flight per multiprocessor are sixteen loads of 16 bytes per thread
-        ahead("smem_roll_async", 16),
-        ahead("reg_roll", 16),
-        ahead("reg_batch", 16),
-        ahead("smem_batch", 16),
-        # many warps: one load each is enough
-        ahead("none", 1, ROUNDS=1),
-        ahead("reg_batch", 4, BLOCK=512),
-        ahead("smem_roll_async", 4, BLOCK=256),
-        # the published form of the idea: slots thread by thread, padded to an odd number
-        ahead("smem_roll", 6, VEC=1, LAYOUT="threads", PADDING=1),
-        ahead("l2", 4),
-        # the bottom of the ladder
-        ahead("none", 1, VEC=1),
+        # few warps: 32 KB in flight per multiprocessor need sixteen 16-byte loads per thread
+        lookahead("smem_roll_async", 16),
+        lookahead("reg_roll", 16),
+        lookahead("reg_batch", 16),
+        lookahead("smem_batch", 16),
+        # many warps: one load per thread is enough
+        lookahead("none", 1, ROUNDS=1),
+        lookahead("reg_batch", 4, BLOCK=512),
+        lookahead("smem_roll_async", 4, BLOCK=256),
+        # the published form: slots of a thread are adjacent, padded to an odd number
+        lookahead("smem_roll", 6, VEC=1, LAYOUT="threads", PADDING=1),
+        lookahead("l2", 4),
+        # the simplest kernel
+        lookahead("none", 1, VEC=1),
     ],
-    default=ahead("reg_batch", 4),
+    default=lookahead("reg_batch", 4),
     variants={
-        "naive": ahead("none", 1, VEC=1),
-        "plain": ahead("none", 1),
-        "batch": ahead("reg_batch", 16),
-        "shared": ahead("smem_roll", 16),
-        "asynchronous": ahead("smem_roll_async", 16),
+        "naive": lookahead("none", 1, VEC=1),
+        "plain": lookahead("none", 1),
+        "batch": lookahead("reg_batch", 16),
+        "shared": lookahead("smem_roll", 16),
+        "asynchronous": lookahead("smem_roll_async", 16),
     },
+    # how to load elements ahead of their use
     MODE=(
         "none",
         "unroll",
@@ -88,20 +88,14 @@ prefetch = Kernel(
         "smem_batch",
         "smem_roll",
         "smem_roll_async",
-    ),  # how the next elements get on their way
-    PDIST=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),  # how many rounds ahead
-    LAYOUT=("slots", "threads"),  # what lies side by side in shared memory
-    PADDING=(0, 1),  # unused slots of a thread, against bank conflicts
+    ),
+    PDIST=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),  # prefetch distance in rounds
+    # what is adjacent in shared memory: slots of a round, or of a thread
+    LAYOUT=("slots", "threads"),
+    PADDING=(0, 1),  # unused slots per thread, against bank conflicts
     VEC=(1, 2, 4),  # floats per load
     BLOCK=(32, 64, 128, 256, 512, 1024),  # threads per block
-    ROUNDS=(
-        0,
-        1,
-        2,
-        4,
-        8,
-        16,
-    ),  # vectors of a thread, however many blocks that takes; 0: what is resident
+    ROUNDS=(0, 1, 2, 4, 8, 16),  # vectors per thread; 0: the grid is resident, and threads loop
 )
 
 
@@ -121,8 +115,8 @@ def has_padding(LAYOUT):
 
 
 @prefetch.constraint
-def copies_are_async(MODE, device):
-    """Copies past the registers are CUDA's, from compute capability 8.0 on."""
+def async_copies_are_supported(MODE, device):
+    """smem_roll_async: asynchronous copies need compute capability 8.0."""
     if MODE != "smem_roll_async":
         return True
     return device.compute_capability >= 80
@@ -130,19 +124,19 @@ def copies_are_async(MODE, device):
 
 @prefetch.constraint
 def blocks_are_allowed(BLOCK, device):
-    """A block has as many threads as the device allows."""
+    """A block has at most the threads that the device allows."""
     return device.max_threads_per_block >= BLOCK
 
 
 @prefetch.constraint
-def more_than_one_round(MODE, PDIST):
-    """A batch, or a loop written out, of one round is MODE=none."""
+def batches_have_several_rounds(MODE, PDIST):
+    """unroll, batch: a distance of one round would equal MODE=none."""
     return PDIST > 1 or MODE not in ("unroll", "reg_batch", "smem_batch")
 
 
 @prefetch.constraint
 def items_fit_registers(MODE, PDIST, VEC, BLOCK, device):
-    """unroll, reg: the items on their way fit in registers, with their addresses, beside 40 others."""
+    """unroll, reg: the items in flight and their addresses fit in registers, with 40 others."""
     if MODE not in ("unroll", "reg_batch", "reg_roll"):
         return True
     needed = PDIST * (VEC + (3 if MODE == "reg_roll" else 1)) + 40
@@ -151,7 +145,7 @@ def items_fit_registers(MODE, PDIST, VEC, BLOCK, device):
 
 @prefetch.constraint
 def items_fit_shared(MODE, PDIST, PADDING, VEC, BLOCK, device):
-    """smem: the items on their way fit in shared memory, of which a kernel may declare 48 KB."""
+    """smem: the items in flight fit in static shared memory, at most 48 KB."""
     if not MODE.startswith("smem"):
         return True
     limit = min(STATIC_SHARED_BYTES, device.shared_bytes_per_block)
@@ -159,14 +153,14 @@ def items_fit_shared(MODE, PDIST, PADDING, VEC, BLOCK, device):
 
 
 @prefetch.constraint
-def rounds_are_looked_ahead(MODE, PDIST, ROUNDS):
-    """A thread with a given number of rounds has as many as it looks ahead, or more."""
+def rounds_cover_distance(MODE, PDIST, ROUNDS):
+    """ROUNDS is 0 or covers the prefetch distance; with MODE=none it is at most 2."""
     return ROUNDS == 0 or (ROUNDS >= PDIST if MODE != "none" else ROUNDS <= 2)
 
 
 @prefetch.requires
 def requires(c, p):
-    """Vectors are aligned; of few warps there may not be more blocks than are resident at once."""
+    """Vectors are aligned; warps_per_sm needs a resident grid, so ROUNDS=0."""
     aligned = (p.offset_x % c.VEC == 0) & (p.offset_out % c.VEC == 0) if c.VEC > 1 else True
     return aligned if c.ROUNDS == 0 else aligned & (p.warps_per_sm == 0)
 
@@ -181,19 +175,19 @@ def launch(c, p, device):
         grid=(at_most if c.ROUNDS else minimum(blocks, at_most),),
         block=(c.BLOCK,),
         entry="prefetch_map",
-        args=("x", "out", "scale", "shift", "n"),  # intensity is compiled in
+        args=("x", "out", "scale", "shift", "n"),  # intensity is a macro
     )
 
 
 @prefetch.deterministic
 def deterministic(c, p):
-    """Every element of out has a thread of its own."""
+    """One thread computes an element, so the result never varies."""
     return True
 
 
 @prefetch.arguments
 def arguments(p, rng):
-    """v -> 1 v + 1: integers stay integers, elements stay apart, and a missing step shows."""
+    """Return the arguments, with the step v -> 1 v + 1: integers stay exact, and a missing step shows."""
     return {
         "x": rng.standard_normal(p.n),
         "out": Out(p.n),
@@ -206,7 +200,7 @@ def arguments(p, rng):
 
 @prefetch.reference
 def reference(x, scale, shift, intensity):
-    """The whole chain is one multiplication and one addition."""
+    """Combine the chain into one multiplication and one addition."""
     slope, offset = 1.0, 0.0
     for _ in range(intensity):
         slope, offset = scale * slope, scale * offset + shift
@@ -215,7 +209,7 @@ def reference(x, scale, shift, intensity):
 
 @prefetch.tolerance
 def tolerance(p):
-    """Half a unit in the last place each time that the value passes a power of two: one unit in all."""
+    """Bound half a unit in the last place whenever the value passes a power of two: one unit in total."""
     return float(np.finfo(np.float32).eps) * (p.intensity + 8)
 
 
@@ -226,10 +220,10 @@ def work(p):
 
 @prefetch.call
 def call(x, scale, shift, intensity, warps_per_sm=0, out=None):
-    """Element by element, of an array of any shape."""
+    """Apply the chain to each element of an array of any shape."""
     out = Operand.new(x.shape) if out is None else out
     if x.shape != out.shape:
-        raise ValueError(f"x is {x} and out is {out}: give them one shape")
+        raise ValueError(f"x is {x} and out is {out}: pass arrays of equal shape")
     if not x.size:
         return NothingToDo((out,))
     arrays = {"x": x, "out": out}

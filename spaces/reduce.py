@@ -1,46 +1,46 @@
 """reduce: the sum of a float32 vector.
 
-Two sources with the same arguments. `portable` (kernels/reduce.cu) runs on CUDA and OpenCL and has the
-classic ladder; `cuda` (kernels/reduce_cuda.cu) is a single launch that needs nothing zeroed before.
+Two sources take the same arguments. `portable` (kernels/reduce.cu) runs on CUDA and OpenCL and has the classic
+optimization steps. `cuda` (kernels/reduce_cuda.cu) is a single launch that needs no zeroed memory.
 """
 
 import ctypes
 
 import numpy as np
-from _device import hints_are_cuda, warps_are_known
+from _device import cache_hints_need_cuda, warp_size_is_supported
 
 from autotune import Fill, Kernel, Launch, Out, Problem, Source, Work, ceil_div, maximum, minimum
 
 
 def blocks_of(BLOCK, VEC, ITEMS, FINISH, **others):
-    """Return a configuration that reduces its blocks by shuffles; with WAVES, on a fixed grid."""
+    """Return a configuration that reduces blocks by shuffles; with WAVES, with a fixed grid."""
     grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
     block = {"BLOCK": BLOCK, "VEC": VEC, "ITEMS": ITEMS, "FINISH": FINISH}
     return {**block, **grid, "BLOCK_RED": "shuffle", "WARP_TAIL": "shfl_down", **others}
 
 
 def single(BLOCK, ITEMS, **others):
-    """Return a configuration of the single launch; with WAVES, on a fixed grid."""
+    """Return a configuration of the single launch; with WAVES, with a fixed grid."""
     grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
     return {"BLOCK": BLOCK, "VEC": 4, "ITEMS": ITEMS, **grid, **others}
 
 
-#: Blocks of the CUDA source with COLLECT=words: one 64-bit word each, in MOST_BLOCKS words of the module.
-MOST_BLOCKS = 32768
-#: Senders of COLLECT=pair: that many additions in one chain keep the digits that `tolerance` wants.
-MOST_PAIRS = 1024
+#: Largest number of blocks with COLLECT=words: each has a 64-bit word in the module.
+MAX_BLOCKS = 32768
+#: Largest number of senders with COLLECT=pair: a longer chain of additions exceeds `tolerance`.
+MAX_SENDERS = 1024
 
 portable = Source(
     "reduce.cu",
     seeds=[
         blocks_of(512, 4, 4, "ticket", LOAD="stream"),
-        # the bottom of the ladder
+        # the simplest kernel
         blocks_of(256, 1, 1, "kernel", BLOCK_RED="interleaved", WARP_TAIL="barrier"),
-        # a CPU, one block or two for each core
+        # a CPU: one or two blocks for each core
         blocks_of(256, 4, 16, "kernel", WAVES=2),
         blocks_of(128, 4, 16, "ticket", WAVES=1),
     ],
-    # that of CUB: 256 threads, 16-byte loads, a grid that covers the device a few times over
+    # as in CUB: 256 threads, 16-byte loads, eight blocks per multiprocessor
     default=blocks_of(256, 4, 4, "ticket", WAVES=8),
     variants={
         "naive": blocks_of(256, 1, 1, "kernel", BLOCK_RED="interleaved", WARP_TAIL="barrier"),
@@ -50,23 +50,25 @@ portable = Source(
     BLOCK=(128, 256, 512, 768, 1024),  # threads per block
     VEC=(1, 2, 4),  # floats per load
     ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
-    LOAD=("plain", "stream"),  # hints to the caches
-    GRID_MODE=("oneshot", "stride"),  # a block for every tile, or a fixed grid that walks over x
+    LOAD=("plain", "stream"),  # cache hints
+    GRID_MODE=("oneshot", "stride"),  # a block for each tile, or a fixed grid that loops over x
     WAVES=(1, 2, 3, 4, 6, 8, 16, 32),  # stride: blocks per multiprocessor
-    BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),  # how a block's sums become one
-    WARP_TAIL=("barrier", "syncwarp", "shfl_down", "shfl_xor"),  # and the last warp's
-    FINISH=("kernel", "ticket"),  # and the blocks'
+    # how to add up the sums of a block
+    BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),
+    # how to add up the sums of its last warp
+    WARP_TAIL=("barrier", "syncwarp", "shfl_down", "shfl_xor"),
+    FINISH=("kernel", "ticket"),  # how to add up the sums of the blocks
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
 )
 
 cuda = Source(
     "reduce_cuda.cu",
     seeds=[
-        # small vectors: one launch, loads spread over all multiprocessors, two trips to the L2 cache
+        # small vectors: loads spread over all multiprocessors, two round trips to the L2 cache
         single(128, 4, LOAD="stream"),
         single(256, 8, LOAD="bypass"),
         single(512, 8, LOAD="stream"),
-        # larger than the L2 cache: no loop, or blocks enough to take turns
+        # larger than the L2 cache: no loop, or several blocks per multiprocessor
         single(768, 2, LOAD="stream"),
         single(1024, 8),
         single(256, 8, WAVES=32, MIN_BLOCKS=4),
@@ -75,13 +77,13 @@ cuda = Source(
     BLOCK=(32, 64, 128, 256, 512, 768, 1024),  # threads per block
     VEC=(1, 2, 4),  # floats per load
     ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
-    LOAD=("plain", "stream", "bypass"),  # hints to the caches, see kernels/vectors.h
-    GRID_MODE=("oneshot", "stride"),  # a block for every tile, or a fixed grid that walks over x
+    LOAD=("plain", "stream", "bypass"),  # cache hints, see kernels/vectors.h
+    GRID_MODE=("oneshot", "stride"),  # a block for each tile, or a fixed grid that loops over x
     WAVES=(1, 2, 3, 4, 6, 8, 16, 32),  # stride: blocks per multiprocessor
-    # How the blocks' sums become one. The source has "pair" too, which relies on more than PTX guarantees:
-    # nothing searches it unless you add it here.
+    # How to add up the sums of the blocks. The source also has "pair", which relies on more than PTX guarantees.
+    # Add it here to search it.
     COLLECT=("words",),
-    SENDER=("block", "warp"),  # pair: whether a block or a warp adds its sum to the others'
+    SENDER=("block", "warp"),  # pair: who adds its sum to the total
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
 )
 
@@ -105,7 +107,7 @@ reduce = Kernel(
 )
 
 
-# ------------------------------------------------------------------ both
+# ------------------------------------------------------------------ both sources
 
 
 @portable.applies("WAVES")
@@ -117,28 +119,28 @@ def fixed_grid(GRID_MODE):
 @portable.constraint
 @cuda.constraint
 def loads_fit_registers(BLOCK, VEC, ITEMS, MIN_BLOCKS, device):
-    """The loads in flight of MIN_BLOCKS blocks fit in registers, with some 20 others per thread."""
+    """The loads in flight of MIN_BLOCKS blocks fit in registers, with about 20 others per thread."""
     threads = BLOCK * MIN_BLOCKS
     if device.backend != "cuda":
-        return MIN_BLOCKS == 1  # OpenCL has no word for it
-    fit = device.registers_per_sm // threads >= VEC * ITEMS + 20
-    return fit and device.max_threads_per_sm >= threads
+        return MIN_BLOCKS == 1  # OpenCL has no such option
+    fits = device.registers_per_sm // threads >= VEC * ITEMS + 20
+    return fits and device.max_threads_per_sm >= threads
 
 
 @portable.constraint
 @cuda.constraint
 def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
-    """A fixed grid is at most four times the blocks that a multiprocessor can hold at once."""
-    at_most = 4 * device.max_threads_per_sm // BLOCK
-    return GRID_MODE == "oneshot" or at_most >= WAVES
+    """A fixed grid has at most four times the blocks that fit on a multiprocessor at once."""
+    limit = 4 * device.max_threads_per_sm // BLOCK
+    return GRID_MODE == "oneshot" or limit >= WAVES
 
 
-portable.constraint(hints_are_cuda)
-cuda.constraint(hints_are_cuda)
+portable.constraint(cache_hints_need_cuda)
+cuda.constraint(cache_hints_need_cuda)
 
 
 def grid(c, p, device):
-    """Return the blocks of the first launch; one if there is nothing to add up, which is 0."""
+    """Return the number of blocks of the first launch; 1 for an empty vector, whose sum is 0."""
     tiles = maximum(1, ceil_div(p.n, c.BLOCK * c.VEC * c.ITEMS))
     return tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
 
@@ -149,23 +151,23 @@ def loads_are_aligned(c, p):
 
 # ------------------------------------------------------------------ portable
 
-portable.constraint(warps_are_known)
+portable.constraint(warp_size_is_supported)
 
 
 @portable.applies("WARP_TAIL")
-def halving(BLOCK_RED):
+def halves_a_tree(BLOCK_RED):
     return BLOCK_RED != "interleaved"
 
 
 @portable.constraint
 def trees_halve(BLOCK, BLOCK_RED):
-    """A tree in shared memory needs a power of two of threads."""
+    """A tree in shared memory needs a power of two as BLOCK."""
     return BLOCK_RED == "shuffle" or BLOCK & (BLOCK - 1) == 0
 
 
 @portable.constraint
-def shuffles_end_in_shuffles(BLOCK_RED, WARP_TAIL):
-    """A block reduced by shuffles ends in shuffles too."""
+def tail_matches_block_reduction(BLOCK_RED, WARP_TAIL):
+    """A block that reduces by shuffles also reduces its last warp by shuffles."""
     return BLOCK_RED != "shuffle" or WARP_TAIL in ("shfl_down", "shfl_xor")
 
 
@@ -191,62 +193,62 @@ def launch(c, p, device):
     first = Launch(grid=(blocks,), block=(c.BLOCK,), args=("x", "out", "partial", "ticket", "n"))
     if c.FINISH == "ticket":
         return Fill("ticket", 0), first
-    rest = ("partial", "out", blocks)
-    return first, Launch(grid=(1,), block=(c.BLOCK,), entry="reduce_partials", args=rest)
+    partial_args = ("partial", "out", blocks)
+    return first, Launch(grid=(1,), block=(c.BLOCK,), entry="reduce_partials", args=partial_args)
 
 
 # ------------------------------------------------------------------ cuda
 
 
 @cuda.applies("SENDER")
-def in_pairs(COLLECT):
+def collects_pairs(COLLECT):
     return COLLECT == "pair"
 
 
 @cuda.constraint
-def runs_here(device):
+def device_is_supported(device):
     """CUDA's memory model needs compute capability 7.0."""
     return device.compute_capability >= 70
 
 
 @cuda.constraint
-def pairs_are_added_at_once(COLLECT, device):
-    """pair: both floats of an atomic in one step, as compute capability 9.0 does it: PTX promises it for none."""
+def pairs_need_one_step_atomics(COLLECT, device):
+    """pair: compute capability 9.0 adds both floats of an atomic in one step. PTX does not guarantee it."""
     return COLLECT != "pair" or device.compute_capability == 90
 
 
 @cuda.constraint
-def one_warp_is_the_block(BLOCK, SENDER):
-    """A block of one warp is the same with either SENDER."""
+def one_warp_needs_one_sender(BLOCK, SENDER):
+    """A block of one warp needs one SENDER: both do the same."""
     return SENDER == "block" or BLOCK > 32
 
 
 @cuda.constraint
-def fixed_grid_has_words(COLLECT, WAVES, device):
-    """words: a fixed grid has at most a block for each word."""
-    return COLLECT == "pair" or WAVES * device.sm_count <= MOST_BLOCKS
+def fixed_grid_fits_words(COLLECT, WAVES, device):
+    """words: a fixed grid has at most one block for each word."""
+    return COLLECT == "pair" or WAVES * device.sm_count <= MAX_BLOCKS
 
 
 @cuda.requires
 def requires_words(c, p):
-    """Loads of VEC floats are aligned, and the sums of blocks have a word, or the senders a pair."""
+    """Loads are aligned; with one block per tile, there are words for all blocks, or few enough senders."""
     aligned, tile = loads_are_aligned(c, p), c.BLOCK * c.VEC * c.ITEMS
     if c.GRID_MODE == "stride":
         return aligned
     if c.COLLECT == "words":
-        return aligned & (p.n <= MOST_BLOCKS * tile)
-    return aligned & (p.n <= MOST_PAIRS * (32 * c.VEC * c.ITEMS if c.SENDER == "warp" else tile))
+        return aligned & (p.n <= MAX_BLOCKS * tile)
+    return aligned & (p.n <= MAX_SENDERS * (32 * c.VEC * c.ITEMS if c.SENDER == "warp" else tile))
 
 
 @cuda.exclusive
 def exclusive(c):
-    """Words, number and pair belong to the loaded module."""
+    """The words, the launch number and the pair are variables of the loaded module."""
     return True
 
 
 @cuda.deterministic
 def adds_in_one_order(c, p):
-    """pair: adds in the order of arrival."""
+    """pair: senders add in order of arrival, so the last bits vary."""
     return c.COLLECT == "words"
 
 
@@ -270,9 +272,9 @@ def reference(x):
 
 @reduce.tolerance
 def tolerance(p):
-    """Rounding errors of adding n normal numbers by halves: some 0.25 eps sqrt(n log2(n)).
+    """Bound the error of a pairwise sum of n normal numbers, about 0.25 eps sqrt(n log2(n)), with a factor of 20.
 
-    More than twenty times that; one chain of additions over tens of thousands of blocks is beyond it.
+    One chain of additions over tens of thousands of blocks exceeds the bound.
     """
     return float(np.finfo(np.float32).eps) * 32 * p.n**0.5
 
@@ -284,18 +286,18 @@ def work(p):
 
 @reduce.call
 def call(x, out=None):
-    """Of all elements of an array of any shape, in whatever order of its axes they lie."""
+    """Add up all elements of an array of any shape without gaps, with axes in any order."""
     if x.ndim > 1 and not x.is_dense:
-        raise ValueError(f"x is {x}: copy it, so that its elements lie side by side")
+        raise ValueError(f"x is {x}: its elements must be adjacent in memory; copy it")
     given = {"x": x if x.ndim == 1 else x.memory, "n": np.int64(x.size)}
     return Problem(n=x.size), given if out is None else {**given, "out": out}
 
 
 @reduce.baseline("cub")
 def cub(x, out, n):
-    """cub::DeviceReduce::Sum as built into CuPy, its workspace allocated before.
+    """Call cub::DeviceReduce::Sum as built into CuPy, with a workspace allocated in advance.
 
-    Called by its C++ name, because CuPy's own wrapper allocates, and copies the result, on every call.
+    The call uses the C++ symbol: the wrapper of CuPy allocates memory and copies the result in each call.
     """
     import cupy
 
@@ -314,10 +316,10 @@ def cub(x, out, n):
     nbytes = size(workspace_size(x.data.ptr, out.data.ptr, int(n), stream, add, float32))
     workspace = cupy.empty(max(1, nbytes.value), cupy.uint8)
 
-    def add_up():
+    def launch_sum():
         stream = cupy.cuda.get_current_stream().ptr
         device_reduce(
             workspace.data.ptr, nbytes, x.data.ptr, out.data.ptr, int(n), stream, add, float32
         )
 
-    return add_up
+    return launch_sum

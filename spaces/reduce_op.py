@@ -1,15 +1,15 @@
-"""reduce_op: the sum, product, largest or smallest of a vector of any type, by kernels/reduce_op.cu.
+"""reduce_op: sum, product, maximum or minimum of a vector of one of five types, by kernels/reduce_op.cu.
 
-`reduce` is the one for sums of float32. This one has the other operators and types, as problem fields.
+Operator and type are problem fields. `reduce` is the fast kernel for float32 sums.
 """
 
 import numpy as np
-from _device import warps_are_known
+from _device import warp_size_is_supported
 
 from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, maximum, minimum
 
 OPS = ("sum", "max", "min", "prod")
-#: Types of elements, and of the result. NumPy has no bfloat16: its bits are the upper half of a float's.
+#: Type of the result for each type of elements. NumPy has no bfloat16: its bits are the upper half of a float32.
 DTYPES = {
     "float32": "float32",
     "float64": "float64",
@@ -17,6 +17,7 @@ DTYPES = {
     "float16": "float32",
     "bfloat16": "float32",
 }
+#: Bytes of an element of each type.
 SIZES = {"float32": 4, "float64": 8, "int32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -24,22 +25,22 @@ def vector(n, op="sum", dtype="float32"):
     return Problem(n=n, op=op, dtype=dtype)
 
 
-def rung(BLOCK_RED, TAIL, BLOCK=256, BYTES=4, ITEMS=1, FINISH="kernel", **others):
-    """A rung of the ladder: a block for every tile; with WAVES, on a fixed grid."""
+def configuration(BLOCK_RED, TAIL, BLOCK=256, BYTES=4, ITEMS=1, FINISH="kernel", **others):
+    """Return a configuration with a block for each tile; with WAVES, with a fixed grid."""
     grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
     shape = {"BLOCK": BLOCK, "BYTES": BYTES, "ITEMS": ITEMS, "FINISH": FINISH}
     return {"BLOCK_RED": BLOCK_RED, "TAIL": TAIL, **shape, **grid, **others}
 
 
-#: From the bottom.
+#: Optimization steps, from the simplest to the fastest.
 LADDER = {
-    "interleaved": rung("interleaved", "barrier"),
-    "spread": rung("spread", "barrier"),
-    "sequential": rung("sequential", "barrier"),
-    "two_loads": rung("sequential", "barrier", ITEMS=2),
-    "syncwarp": rung("sequential", "syncwarp", ITEMS=2),
-    "shuffle": rung("shuffle", "shuffle", ITEMS=2),
-    "wide": rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
+    "interleaved": configuration("interleaved", "barrier"),
+    "spread": configuration("spread", "barrier"),
+    "sequential": configuration("sequential", "barrier"),
+    "two_loads": configuration("sequential", "barrier", ITEMS=2),
+    "syncwarp": configuration("sequential", "syncwarp", ITEMS=2),
+    "shuffle": configuration("shuffle", "shuffle", ITEMS=2),
+    "wide": configuration("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket", WAVES=8),
 }
 
 reduce_op = Kernel(
@@ -62,25 +63,28 @@ reduce_op = Kernel(
     static=("op", "dtype"),
     seeds=[
         *list(LADDER.values())[1:],
-        rung("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket"),
-        rung("shuffle", "shuffle", BLOCK=1024, ITEMS=8, BYTES=16, FINISH="ticket"),
-        rung("shuffle", "shuffle", BLOCK=512, ITEMS=4, BYTES=16, FINISH="atomic"),
-        # a CPU: a piece for each core
-        rung("sequential", "barrier", ITEMS=8, BYTES=16, GRID_MODE="chunk", WAVES=1),
+        configuration("shuffle", "shuffle", ITEMS=4, BYTES=16, FINISH="ticket"),
+        configuration("shuffle", "shuffle", BLOCK=1024, ITEMS=8, BYTES=16, FINISH="ticket"),
+        configuration("shuffle", "shuffle", BLOCK=512, ITEMS=4, BYTES=16, FINISH="atomic"),
+        # a CPU: one chunk for each core
+        configuration("sequential", "barrier", ITEMS=8, BYTES=16, GRID_MODE="chunk", WAVES=1),
     ],
     variants=LADDER,
     default=LADDER["wide"],
     BLOCK=(128, 256, 512, 1024),  # threads per block
-    BYTES=(4, 8, 16),  # of one load, or one element
+    BYTES=(4, 8, 16),  # bytes per load, or one element if that is larger
     ITEMS=(1, 2, 4, 8),  # loads in flight per thread
-    GRID_MODE=("oneshot", "stride", "chunk"),  # a block for every tile, or a fixed grid
+    GRID_MODE=("oneshot", "stride", "chunk"),  # a block for each tile, or a fixed grid
     WAVES=(1, 2, 4, 8, 16),  # stride, chunk: blocks per multiprocessor
-    BLOCK_RED=("interleaved", "spread", "sequential", "shuffle"),  # how a block's become one
-    TAIL=("barrier", "syncwarp", "shuffle"),  # sequential: and the last warp's
-    FINISH=("kernel", "ticket", "atomic"),  # and the blocks'; atomic: see `exact_in_any_order`
+    # how to combine the values of a block
+    BLOCK_RED=("interleaved", "spread", "sequential", "shuffle"),
+    # sequential: how to combine the values of the last warp
+    TAIL=("barrier", "syncwarp", "shuffle"),
+    # how to combine the blocks; atomic: see `exact_in_any_order`
+    FINISH=("kernel", "ticket", "atomic"),
 )
 
-reduce_op.constraint(warps_are_known)
+reduce_op.constraint(warp_size_is_supported)
 
 
 @reduce_op.applies("WAVES")
@@ -89,8 +93,8 @@ def fixed_grid(GRID_MODE):
 
 
 @reduce_op.constraint
-def shuffles_end_in_shuffles(BLOCK_RED, TAIL):
-    """Only a sequential tree has a choice of its end."""
+def tail_matches_block_reduction(BLOCK_RED, TAIL):
+    """Only the sequential tree has a choice of TAIL."""
     if BLOCK_RED == "sequential":
         return True
     return ("shuffle" if BLOCK_RED == "shuffle" else "barrier") == TAIL
@@ -98,21 +102,21 @@ def shuffles_end_in_shuffles(BLOCK_RED, TAIL):
 
 @reduce_op.constraint
 def blocks_are_allowed(BLOCK, GRID_MODE, WAVES, device):
-    """A block has as many threads as the device allows, a fixed grid four times what fits at once."""
+    """A block has at most the threads that the device allows, a fixed grid at most four times what fits."""
     fits = GRID_MODE == "oneshot" or 4 * device.max_threads_per_sm // BLOCK >= WAVES
     return fits and device.max_threads_per_block >= BLOCK
 
 
 def grid(c, p, device):
-    """Blocks of the first launch; one where there is nothing to add up."""
-    each = max(1, c.BYTES // SIZES[p.dtype])
-    tiles = maximum(1, ceil_div(p.n, c.BLOCK * c.ITEMS * each))
+    """Return the number of blocks of the first launch; 1 for an empty vector."""
+    elements = max(1, c.BYTES // SIZES[p.dtype])
+    tiles = maximum(1, ceil_div(p.n, c.BLOCK * c.ITEMS * elements))
     return tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
 
 
 @reduce_op.requires
 def exact_in_any_order(c, p):
-    """Atomics add in the order of arrival: int32 gets the same bits; of floats add "float32" here to see it."""
+    """atomic: only int32 results do not depend on the order of arrival. Add "float32" to see them vary."""
     if c.FINISH != "atomic":
         return True
     return (p.dtype == "int32") & (p.op != "prod")
@@ -145,35 +149,35 @@ def launch(c, p, device):
 
 @reduce_op.arguments
 def arguments(p, rng):
-    """In the kernel's order; op and dtype, which are compiled in, are there for the reference."""
-    x, in_memory = drawn(p, rng), p.dtype
+    """Return the arguments in the order of the kernel; only the reference uses op and is_bfloat16."""
+    x, stored_type = random_vector(p, rng), p.dtype
     if p.dtype == "bfloat16":
-        x, in_memory = x.astype(np.float32).view(np.uint32) >> 16, "uint16"
+        x, stored_type = x.astype(np.float32).view(np.uint32) >> 16, "uint16"
     codes = {"op": OPS.index(p.op), "is_bfloat16": int(p.dtype == "bfloat16")}
     out = Out(1, DTYPES[p.dtype])
-    return {"x": x.astype(in_memory), "out": out, "n": np.int64(p.n), **codes}
+    return {"x": x.astype(stored_type), "out": out, "n": np.int64(p.n), **codes}
 
 
-def drawn(p, rng):
-    """Numbers whose result shows a missing one: the largest and smallest are near the end or anywhere."""
+def random_vector(p, rng):
+    """Return numbers whose result shows a missing element; the extreme is the last one, or at a random place."""
     if p.dtype == "int32":
-        # odd numbers: no product is 0
+        # odd numbers, so that no product is 0
         x = 2 * rng.integers(-(2**30), 2**30, p.n) + 1
     elif p.op == "prod":
-        # 1 or -1 but for a few pairs v and 1/v: products of some of them are no overflows, and float32
-        # rounds them by chance up or down; it rounds those of 67 million factors near 1 to one side
+        # 1 or -1, and a few pairs v and 1/v. Partial products do not overflow, and float32 rounds them up or
+        # down by chance. It would round products of 67 million factors near 1 to one side.
         pairs = min(p.n // 4, 50)
         x = np.where(rng.standard_normal(p.n) < 0, -1.0, 1.0)
         factors = np.clip(np.abs(rng.standard_normal(pairs)), 0.5, 2)
-        at = np.arange(2 * pairs) * (p.n // max(1, 2 * pairs))
-        x[at[::2]] *= factors
-        x[at[1::2]] /= factors
+        index = np.arange(2 * pairs) * (p.n // max(1, 2 * pairs))
+        x[index[::2]] *= factors
+        x[index[1::2]] /= factors
     else:
         x = rng.standard_normal(p.n)
     if p.n and p.op in ("max", "min"):
-        at = p.n - 1 if rng.exact else int(rng.integers(p.n))
-        x[at] = 2**30 if p.dtype == "int32" else 64
-        x[at] *= 1 if p.op == "max" else -1
+        index = p.n - 1 if rng.exact else int(rng.integers(p.n))
+        x[index] = 2**30 if p.dtype == "int32" else 64
+        x[index] *= 1 if p.op == "max" else -1
     return x
 
 
@@ -189,7 +193,7 @@ def reference(x, op, is_bfloat16):
 
 @reduce_op.tolerance
 def tolerance(p):
-    """Sums by halves as in `reduce`; of products, see `drawn`, few are rounded."""
+    """Bound pairwise sums as in `reduce`; few products are rounded, see `random_vector`."""
     eps = float(np.finfo(np.float64 if p.dtype == "float64" else np.float32).eps)
     if p.dtype == "int32":
         return 0.0

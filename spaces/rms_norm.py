@@ -1,18 +1,18 @@
-"""rms_norm: rows over their root mean square, times a weight; with a residual that is added before."""
+"""rms_norm: rows divided by their root mean square, times a weight; a residual may be added first."""
 
 import _rows
 import numpy as np
 
 from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
-#: What is added to the mean of squares, where the call does not say.
+#: Default of eps, which is added to the mean square.
 EPS = 1e-6
 
 rms_norm = Kernel(
     "rows.py:rms_norm,rms_norm_partials,rms_norm_parts",
     **_rows.options(residual=("none", "added")),
 )
-_rows.share_rules(rms_norm)
+_rows.add_rules(rms_norm)
 
 
 @rms_norm.scratch
@@ -22,9 +22,10 @@ def scratch(c, p):
 
 @rms_norm.launch
 def launch(c, p):
-    residual = "residual" if p.residual == "added" else "x"  # an array that is not looked at
+    # without a residual, the kernel ignores that argument
+    residual = "residual" if p.residual == "added" else "x"
     if c.PLAN == "split":
-        grid, arrays = _rows.parts(c, p), ("x", residual, "weight", "y")
+        grid, arrays = _rows.split_grid(c, p), ("x", residual, "weight", "y")
         return (
             Launch(grid, entry="rms_norm_partials", args=("x", residual, "partials", "columns")),
             Launch(grid, entry="rms_norm_parts", args=(*arrays, "partials", "columns", "eps")),
@@ -37,12 +38,12 @@ def launch(c, p):
 @rms_norm.arguments
 def arguments(p, rng):
     shape = (p.rows, p.columns)
-    x = _rows.drawn(rng, shape, p.dtype, small_rows=True)
-    given = {"x": x, "weight": _rows.drawn(rng, p.columns, p.dtype)}
+    x = _rows.random_array(rng, shape, p.dtype, small_rows=True)
+    operands = {"x": x, "weight": _rows.random_array(rng, p.columns, p.dtype)}
     if p.residual == "added":
-        given["residual"] = InOut(_rows.drawn(rng, shape, p.dtype, small_rows=True))
+        operands["residual"] = InOut(_rows.random_array(rng, shape, p.dtype, small_rows=True))
     sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
-    return {"y": Out(shape, p.dtype), **given, **sizes}
+    return {"y": Out(shape, p.dtype), **operands, **sizes}
 
 
 @rms_norm.reference
@@ -62,17 +63,17 @@ def work(p):
 
 @rms_norm.call
 def call(x, weight, residual=None, out=None, *, eps=EPS):
-    """Along the last axis. With a residual it returns the result and the residual, to which x was added."""
+    """Normalize along the last axis. With a residual, add x to it, and return the result and the residual."""
     result = Operand.new(x.shape, x.dtype) if out is None else out
-    rows, columns = _rows.checked(x, weight=weight)
+    rows, columns = _rows.checked_sizes(x, weight=weight)
     both = (result,) if residual is None else (result, residual)
     if not x.size:
         return NothingToDo(both)
-    given = {"x": x, "y": result, **({} if residual is None else {"residual": residual})}
-    given = {name: _rows.matrix(array, rows, columns) for name, array in given.items()}
+    operands = {"x": x, "y": result, **({} if residual is None else {"residual": residual})}
+    operands = {name: _rows.matrix(array, rows, columns) for name, array in operands.items()}
     kind = "none" if residual is None else "added"
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype, residual=kind)
     function = "rms_norm" if residual is None else "rms_norm_residual"
-    further = {"weight": weight, "residual": residual, "out": result, "eps": eps}
-    given = {**given, "weight": weight, "eps": eps}
-    return _rows.or_long_rows(problem, given, function, x, **further)
+    named = {"weight": weight, "residual": residual, "out": result, "eps": eps}
+    operands = {**operands, "weight": weight, "eps": eps}
+    return _rows.or_long_rows(problem, operands, function, x, **named)

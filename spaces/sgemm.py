@@ -1,9 +1,9 @@
 """sgemm: C = alpha A B + beta C in float32, without tensor cores.
 
-Four sources with the same arguments: `cuda` is the fast path, `portable` runs on CUDA and OpenCL and explains the
-ideas, `slim` is for a C of a few columns or rows, `outer` for a short k. Each is declared in a file of its own
-(_sgemm_cuda.py). Tuned are matrices that lie row by row without gaps; with ``view=1`` all but `outer` take rows (or
-columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
+Four sources take the same arguments. `cuda` is the fast path. `portable` runs on CUDA and OpenCL and explains the
+ideas. `slim` is for a C with a few columns or rows, `outer` for a short k. Each has its own file (_sgemm_cuda.py).
+Tuning uses contiguous row-major matrices. With ``view=1`` all sources but `outer` take transposed matrices
+(``trans_a``, ``trans_b``), rows at any distance, and batches.
 """
 
 import numpy as np
@@ -26,19 +26,23 @@ def product(m, n, k):
 
 
 def view(m, n, k, **layout):
-    """Matrices that lie otherwise; what is not said lies without gaps."""
-    given = {"trans_a": 0, "trans_b": 0, "batch": 1, **layout}
+    """Return a problem whose matrices have another layout; the default has no gaps."""
+    layout_fields = {"trans_a": 0, "trans_b": 0, "batch": 1, **layout}
     rows = {
-        "a": (m, k) if given["trans_a"] == 0 else (k, m),
-        "b": (k, n) if given["trans_b"] == 0 else (n, k),
+        "a": (m, k) if layout_fields["trans_a"] == 0 else (k, m),
+        "b": (k, n) if layout_fields["trans_b"] == 0 else (n, k),
         "c": (m, n),
     }
-    apart = {f"ld{name}": given.get(f"ld{name}", columns) for name, (_, columns) in rows.items()}
-    strides = {f"stride_{name}": count * apart[f"ld{name}"] for name, (count, _) in rows.items()}
-    return Problem({"m": m, "n": n, "k": k, "view": 1, **apart, **strides, **given})
+    row_strides = {
+        f"ld{name}": layout_fields.get(f"ld{name}", columns) for name, (_, columns) in rows.items()
+    }
+    strides = {
+        f"stride_{name}": count * row_strides[f"ld{name}"] for name, (count, _) in rows.items()
+    }
+    return Problem({"m": m, "n": n, "k": k, "view": 1, **row_strides, **strides, **layout_fields})
 
 
-#: How the matrices lie, and what the tuned ones have: distances in elements, which they need not be told.
+#: Fields of the layout, with their values for the tuned problems. Distances are in elements; 0: not used.
 LAYOUT = {
     "view": 0,
     **dict.fromkeys(("trans_a", "trans_b"), 0),
@@ -60,17 +64,17 @@ sgemm = Kernel(
             product(4096, 128, 4096),
             product(16384, 512, 1024),
             product(127, 333, 2047),
-            # between powers of two: part of a wave of tiles, and rows that are not aligned
+            # between powers of two: incomplete waves of tiles, and unaligned rows
             *[square(n) for n in (128, 768, 1536, 3000, 2049)],
             product(333, 777, 555),
             product(4000, 199, 2000),
-            # odd, and far from any power of two: others of the kind are foretold by them
+            # odd, and far from powers of two: they help to predict similar sizes
             product(1111, 901, 703),
             product(701, 1303, 251),
             product(1555, 1777, 1333),
             *[square(n) for n in (600, 1200, 1400, 2400)],
             product(800, 1100, 350),
-            # k is short, or C is slim, or both
+            # short k, slim C, or both
             product(1024, 1024, 64),
             product(8192, 8192, 128),
             product(10000, 64, 64),
@@ -86,7 +90,7 @@ sgemm = Kernel(
             product(4096, 1, 4096),
             product(4, 4096, 4096),
             product(4096, 4, 4096),
-            # k is all there is
+            # long k, small C
             product(128, 128, 16384),
             product(256, 256, 8192),
             product(512, 512, 32768),
@@ -113,7 +117,7 @@ sgemm = Kernel(
         product(127, 131, 129),
         product(33, 65, 8197),
         product(33, 68, 0),
-        # a few columns, or rows
+        # a few columns or rows
         product(333, 1, 4100),
         product(1, 333, 4100),
         product(260, 4, 1036),
@@ -124,7 +128,7 @@ sgemm = Kernel(
         view(260, 2, 517, trans_a=1, ldb=3, ldc=3, offset_c=1),
         view(6, 260, 1036, ldb=264, batch=2, stride_a=0),
         view(7, 131, 1036, trans_a=1, trans_b=1, lda=9, ldb=1040, ldc=133),
-        # gaps, whole quads; then none, rows that touch, one B for all, three that begin anywhere
+        # gaps with whole quads; odd rows; one B for a batch; unaligned arrays
         view(100, 132, 68, lda=72, ldb=136, ldc=140, batch=3),
         view(127, 131, 129, lda=131, ldb=131, ldc=133, offset_a=1, offset_b=2, offset_c=3),
         view(132, 68, 100, trans_a=1, ldb=72, batch=2, stride_b=0),
@@ -136,28 +140,33 @@ sgemm = Kernel(
     ],
     layout=LAYOUT,
     static=("view", "trans_a", "trans_b"),
-    # Sums of slices, blocks and clusters are added up in one order, whichever arrives last.
+    # Slices, blocks and clusters add up in a fixed order, independent of their order of arrival.
     deterministic=True,
 )
 
 
 @sgemm.arguments
 def arguments(p, rng):
-    """In the kernel's order. Where nothing is added to C it holds NaN, which must not get through.
+    """Return the arguments in the order of the kernel.
 
-    Of views all memory is drawn, from the first element to the last: what lies between must stay.
+    If beta is 0, C holds NaN, which must not reach the result. Arrays of views cover all memory from the first
+    element to the last: gaps must keep their values.
     """
-    shape_of_c = shape(p, "c", p.m, p.n)
-    # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
-    nothing = np.broadcast_to(np.float32(np.nan), shape_of_c)
-    is_added = adds(p, rng)
-    c = rng.standard_normal(shape_of_c) if is_added else nothing
+    c_shape = shape_in_memory(p, "c", p.m, p.n)
+    # Broadcast one NaN: `load` needs only shapes, not a gigabyte of values.
+    nan = np.broadcast_to(np.float32(np.nan), c_shape)
+    adds = adds_to_c(p, rng)
+    c = rng.standard_normal(c_shape) if adds else nan
     return {
-        "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
-        "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),
+        "a": rng.standard_normal(
+            shape_in_memory(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))
+        ),
+        "b": rng.standard_normal(
+            shape_in_memory(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))
+        ),
         "c": InOut(c),
-        "alpha": 2.0 if is_added else 1.0,
-        "beta": 0.5 if is_added else 0.0,
+        "alpha": 2.0 if adds else 1.0,
+        "beta": 0.5 if adds else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
@@ -166,24 +175,24 @@ def arguments(p, rng):
     }
 
 
-def adds(p, rng):
-    """Return whether twice the product is added to a half of C: in views, and on exact data of small problems.
+def adds_to_c(p, rng):
+    """Return whether alpha is 2 and beta 0.5: for views, and for exact data of small problems.
 
-    Random data are timed, and most calls add nothing.
+    Random data are timed with beta = 0, as in most calls.
     """
     return p.view or (rng.exact and p.m * p.n * p.k < 1 << 22)
 
 
-def shape(p, name, rows, columns):
-    """Of a matrix, or a batch, as it lies: that itself where it has no gaps, else the elements it spans."""
+def shape_in_memory(p, name, rows, columns):
+    """Return the shape of a matrix or batch in memory; with gaps, the number of elements from first to last."""
     if not p.view:
         return rows, columns
-    apart, stride = p[f"ld{name}"], p[f"stride_{name}"]
-    if apart == columns and (p.batch == 1 or stride == 0):
+    row_stride, stride = p[f"ld{name}"], p[f"stride_{name}"]
+    if row_stride == columns and (p.batch == 1 or stride == 0):
         return rows, columns
-    if apart == columns and stride == rows * columns:
+    if row_stride == columns and stride == rows * columns:
         return p.batch, rows, columns
-    return ((p.batch - 1) * stride + (rows - 1) * apart + columns,)
+    return ((p.batch - 1) * stride + (rows - 1) * row_stride + columns,)
 
 
 @sgemm.reference
@@ -210,16 +219,16 @@ def reference(
         product = alpha * (a @ b)
         return product + beta * c if beta else product
     expected = c.copy()
-    of_a = matrices(a, batch, m, k, lda, stride_a, trans_a)
-    of_b = matrices(b, batch, k, n, ldb, stride_b, trans_b)
-    of_c = matrices(expected, batch, m, n, ldc, stride_c)
-    of_c[...] = alpha * (of_a @ of_b) + (beta * of_c if beta else 0)
+    a_batch = matrix_batch(a, batch, m, k, lda, stride_a, trans_a)
+    b_batch = matrix_batch(b, batch, k, n, ldb, stride_b, trans_b)
+    c_batch = matrix_batch(expected, batch, m, n, ldc, stride_c)
+    c_batch[...] = alpha * (a_batch @ b_batch) + (beta * c_batch if beta else 0)
     return expected
 
 
-def matrices(memory, batch, rows, columns, apart, stride, transposed=False):
-    """A batch of matrices in a piece of memory."""
-    steps = (stride, 1, apart) if transposed else (stride, apart, 1)
+def matrix_batch(memory, batch, rows, columns, row_stride, stride, transposed=False):
+    """Return a batch of matrices as a view of flat memory."""
+    steps = (stride, 1, row_stride) if transposed else (stride, row_stride, 1)
     return np.lib.stride_tricks.as_strided(
         memory, (batch, rows, columns), [step * memory.itemsize for step in steps]
     )
@@ -227,10 +236,10 @@ def matrices(memory, batch, rows, columns, apart, stride, transposed=False):
 
 @sgemm.tolerance
 def tolerance(p):
-    """Rounding errors of k additions of normal products, whose partial sums grow like sqrt(k).
+    """Bound the rounding errors of k additions of normal products, whose partial sums grow like sqrt(k).
 
-    Their standard deviation is some 0.2 eps k; the largest of a few million is six times that, twice with
-    a view's alpha. TF32 is beyond the bound from small k on, its error being 4e-4 sqrt(k).
+    Their standard deviation is about 0.2 eps k. The largest of a few million is six times that, doubled by
+    alpha = 2 of views. TF32 exceeds the bound even for small k: its error is 4e-4 sqrt(k).
     """
     alpha = 2 if p.view else 1
     return alpha * float(np.finfo(np.float32).eps) * (4 * p.k + 64)
@@ -245,7 +254,7 @@ def work(p):
     )
 
 
-# ------------------------------------------------------------------ calling it
+# ------------------------------------------------------------------ calls
 
 
 @sgemm.call
@@ -262,9 +271,9 @@ def call(a, b, out=None, alpha=1.0, beta=0.0):
 
 @sgemm.baseline("cublas")
 def cublas(a, b, c, alpha, beta, m, n, k, **view):
-    """cublasSgemm in plain float32. It is column-major, so it is asked for C' = B' A'."""
+    """Call cublasSgemm in plain float32. It is column-major, so it computes C' = B' A'."""
     from autotune.vendor import PLAIN, cublas_call
 
     if view or k == 0:
-        return None  # compared is what is tuned
+        return None  # the comparison needs a tuned layout
     return cublas_call("cublasSgemm_v2", PLAIN, PLAIN, n, m, k, alpha, b, n, a, k, beta, c, n)

@@ -1,9 +1,8 @@
 """sgemm_tf32x3: C = alpha A B + beta C in float32, row-major, by three TF32 products on tensor cores.
 
-As accurate as float32 arithmetic: every number is split into two TF32 numbers, and the tensor core's
-sums, which it truncates, are moved to float32 registers before truncation adds up. Two sources with the
-same arguments: `mma` for every GPU since sm_80, `wgmma` for sm_90a. Each is declared in a file of its own
-(_sgemm_tf32x3_mma.py).
+The result is as accurate as float32 arithmetic. The kernel splits each number into two TF32 numbers. Tensor cores
+truncate their sums, so the kernel moves them to float32 registers before errors accumulate. Two sources take the same
+arguments: `mma` for all GPUs from sm_80 on, `wgmma` for sm_90a. Each has its own file (_sgemm_tf32x3_mma.py).
 """
 
 import numpy as np
@@ -24,11 +23,11 @@ def product(m, n, k):
 
 
 def view(m, n, k, lda, ldb, ldc, **others):
-    """A product of matrices that are part of others, or lie column by column."""
+    """Return a problem whose matrices are parts of others, or column-major."""
     return Problem(m=m, n=n, k=k, view=1, lda=lda, ldb=ldb, ldc=ldc, **others)
 
 
-#: Depth up to which exact data may have low bits: beyond, sums of them could need more than 24 bits.
+#: Largest k for which exact data have low bits: sums over a longer k could need more than 24 bits.
 DEEPEST_LOW_BITS = 32768
 
 sgemm_tf32x3 = Kernel(
@@ -55,7 +54,7 @@ sgemm_tf32x3 = Kernel(
         product(100, 132, 68),
         product(127, 131, 129),
         product(130, 260, 0),
-        # k for eight parts, of which the last is empty
+        # k for eight parts, the last one empty
         product(19, 131, 1541),
         product(20, 132, 1028),
         *(
@@ -84,16 +83,16 @@ sgemm_tf32x3 = Kernel(
         view(20, 132, 1028, 1032, 136, 132, batch=2, stride_a=20640, stride_b=0, stride_c=2640),
         view(19, 131, 1541, 19, 1541, 133, trans_a=1, trans_b=1, offset_b=1),
     ],
-    # The kernels look at alignment at run time.
+    # The kernels check alignment at run time.
     layout={
-        "view": 0,  # 1: what follows is given, and not that of one product of contiguous matrices
-        "trans_a": 0,  # 1: A lies column by column, so that these are its rows
-        "trans_b": 0,
-        "lda": 0,  # floats between the rows
+        "view": 0,  # 1: not one product of contiguous matrices; the values below describe the layout
+        "trans_a": 0,  # 1: A is column-major; lda is then the distance of its columns
+        "trans_b": 0,  # 1: B is column-major
+        "lda": 0,  # floats between the rows of A
         "ldb": 0,
         "ldc": 0,
-        "batch": 1,  # products
-        "stride_a": 0,  # floats between the matrices; 0: one for all
+        "batch": 1,  # number of products
+        "stride_a": 0,  # floats between the matrices of a batch; 0: one matrix for all products
         "stride_b": 0,
         "stride_c": 0,
         "offset_a": 0,
@@ -101,22 +100,22 @@ sgemm_tf32x3 = Kernel(
         "offset_c": 0,
     },
     static=("view", "trans_a", "trans_b"),
-    deterministic=True,  # consumers, blocks and clusters are added up in one order
+    deterministic=True,  # consumers, blocks and clusters add up in a fixed order
 )
 
 
-def memory_of(rows, cols, apart, batch, stride):
-    """The shape in which matrices are declared: their own where they lie without gaps, else all memory.
+def shape_in_memory(rows, cols, row_stride, batch, stride):
+    """Return the declared shape of matrices; with gaps, the number of elements from first to last.
 
-    Of an operand of that shape which lies otherwise, `autotune.load` makes a copy.
+    `autotune.load` copies an operand of that shape if it has another layout.
     """
-    if rows * cols == 0 or (apart == cols and (batch == 1 or stride in (0, rows * cols))):
+    if rows * cols == 0 or (row_stride == cols and (batch == 1 or stride in (0, rows * cols))):
         return (rows, cols) if batch == 1 or stride == 0 else (batch, rows, cols)
-    return ((batch - 1) * stride + (rows - 1) * apart + cols,)
+    return ((batch - 1) * stride + (rows - 1) * row_stride + cols,)
 
 
 def strided(flat, *axes):
-    """The array of (length, stride) axes in memory."""
+    """Return a strided array of flat memory; each axis is (length, stride)."""
     shape, strides = zip(*axes, strict=True)
     bytes_ = [stride * flat.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(flat, shape, bytes_)
@@ -124,16 +123,16 @@ def strided(flat, *axes):
 
 @sgemm_tf32x3.arguments
 def arguments(p, rng):
-    """In the kernel's order. Where nothing is added to C it holds NaN, which must not get through.
+    """Return the arguments in the order of the kernel.
 
-    Exact data are small integers, of which TF32 loses nothing. Every other column of A and, in between,
-    every other row of B get a bit that only the low half of a number holds. Of views all memory is drawn,
-    from the first element to the last: what lies between must stay.
+    If beta is 0, C holds NaN, which must not reach the result. Exact data are small integers, which TF32
+    represents exactly. Even columns of A and odd rows of B get a bit that only the low half of a number holds.
+    Arrays of views cover all memory from the first element to the last: gaps must keep their values.
     """
-    is_added = adds(p, rng)
-    given = {
-        "alpha": 2.0 if is_added else 1.0,
-        "beta": 0.5 if is_added else 0.0,
+    adds = adds_to_c(p, rng)
+    scalars = {
+        "alpha": 2.0 if adds else 1.0,
+        "beta": 0.5 if adds else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
@@ -143,17 +142,17 @@ def arguments(p, rng):
         if rng.exact and p.k <= DEEPEST_LOW_BITS:
             a[:, ::2] *= np.float32(1 + 2.0**-12)
             b[1::2] *= np.float32(1 + 2.0**-12)
-        # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
-        nothing = np.broadcast_to(np.float32(np.nan), (p.m, p.n))
-        c = rng.standard_normal((p.m, p.n)) if is_added else nothing
-        return {"a": a, "b": b, "c": InOut(c), **given}
-    of_a = (p.k, p.m) if p.trans_a else (p.m, p.k)
-    of_b = (p.n, p.k) if p.trans_b else (p.k, p.n)
+        # Broadcast one NaN: `load` needs only shapes, not a gigabyte of values.
+        nan = np.broadcast_to(np.float32(np.nan), (p.m, p.n))
+        c = rng.standard_normal((p.m, p.n)) if adds else nan
+        return {"a": a, "b": b, "c": InOut(c), **scalars}
+    a_shape = (p.k, p.m) if p.trans_a else (p.m, p.k)
+    b_shape = (p.n, p.k) if p.trans_b else (p.k, p.n)
     return {
-        "a": rng.standard_normal(memory_of(*of_a, p.lda, p.batch, p.stride_a)),
-        "b": rng.standard_normal(memory_of(*of_b, p.ldb, p.batch, p.stride_b)),
-        "c": InOut(rng.standard_normal(memory_of(p.m, p.n, p.ldc, p.batch, p.stride_c))),
-        **given,
+        "a": rng.standard_normal(shape_in_memory(*a_shape, p.lda, p.batch, p.stride_a)),
+        "b": rng.standard_normal(shape_in_memory(*b_shape, p.ldb, p.batch, p.stride_b)),
+        "c": InOut(rng.standard_normal(shape_in_memory(p.m, p.n, p.ldc, p.batch, p.stride_c))),
+        **scalars,
         **{name: np.int64(p[name]) for name in STRIDES},
         "batch": p.batch,
         "trans_a": p.trans_a,
@@ -161,10 +160,10 @@ def arguments(p, rng):
     }
 
 
-def adds(p, rng):
-    """Return whether twice the product is added to a half of C: in views, and on exact data of small problems.
+def adds_to_c(p, rng):
+    """Return whether alpha is 2 and beta 0.5: for views, and for exact data of small problems.
 
-    Random data are timed, and most calls add nothing.
+    Random data are timed with beta = 0, as in most calls.
     """
     return p.view or (rng.exact and p.m * p.n * p.k < 1 << 22)
 
@@ -193,12 +192,12 @@ def reference(
     if batch:
         memory = c.copy()
         out = strided(memory, (batch, stride_c), (m, ldc), (n, 1))
-        of_a, of_b = [(m, lda), (k, 1)], [(k, ldb), (n, 1)]
+        a_axes, b_axes = [(m, lda), (k, 1)], [(k, ldb), (n, 1)]
         if trans_a:
-            of_a = [(m, 1), (k, lda)]
+            a_axes = [(m, 1), (k, lda)]
         if trans_b:
-            of_b = [(k, 1), (n, ldb)]
-        a, b = strided(a, (batch, stride_a), *of_a), strided(b, (batch, stride_b), *of_b)
+            b_axes = [(k, 1), (n, ldb)]
+        a, b = strided(a, (batch, stride_a), *a_axes), strided(b, (batch, stride_b), *b_axes)
     product = alpha * (a @ b)
     product = product + beta * out if beta else product
     if not batch:
@@ -209,9 +208,9 @@ def reference(
 
 @sgemm_tf32x3.tolerance
 def tolerance(p):
-    """What plain float32 is given (spaces/sgemm.py), which the vendor's float32 product needs too.
+    """Return the tolerance of plain float32 (spaces/sgemm.py); the float32 product of cuBLAS needs it too.
 
-    What is never moved to float32 registers fails: its error is 25 times cuBLAS's.
+    Sums that never move to float32 registers exceed it: their error is 25 times that of cuBLAS.
     """
     alpha = 2 if p.view else 1
     return alpha * float(np.finfo(np.float32).eps) * (4 * p.k + 64)
@@ -238,7 +237,7 @@ def call(a, b, out=None, alpha=1.0, beta=0.0):
 
 @sgemm_tf32x3.baseline("cublas")
 def cublas(a, b, c, alpha, beta, m, n, k):
-    """cublasSgemm in plain float32. It is column-major, so it is asked for C' = B' A'."""
+    """Call cublasSgemm in plain float32. It is column-major, so it computes C' = B' A'."""
     from autotune.vendor import PLAIN, cublas_call
 
     return cublas_call("cublasSgemm_v2", PLAIN, PLAIN, n, m, k, alpha, b, n, a, k, beta, c, n)

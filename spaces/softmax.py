@@ -1,4 +1,4 @@
-"""softmax: of the rows of a matrix, in float32, half or bfloat16."""
+"""softmax: the softmax of each row of a matrix, in float32, float16 or bfloat16."""
 
 import _rows
 
@@ -8,7 +8,7 @@ softmax = Kernel(
     "rows.py:softmax,softmax_partials,softmax_parts",
     **_rows.options(),
 )
-_rows.share_rules(softmax)
+_rows.add_rules(softmax)
 
 
 @softmax.scratch
@@ -19,7 +19,7 @@ def scratch(c, p):
 @softmax.launch
 def launch(c, p):
     if c.PLAN == "split":
-        grid = _rows.parts(c, p)
+        grid = _rows.split_grid(c, p)
         return (
             Launch(grid, entry="softmax_partials", args=("x", "partials", "columns")),
             Launch(grid, entry="softmax_parts", args=("x", "y", "partials", "columns")),
@@ -31,13 +31,13 @@ def launch(c, p):
 def arguments(p, rng):
     shape = (p.rows, p.columns)
     sizes = {"rows": p.rows, "columns": p.columns}
-    return {"x": _rows.drawn(rng, shape, p.dtype), "y": Out(shape, p.dtype), **sizes}
+    return {"x": _rows.random_array(rng, shape, p.dtype), "y": Out(shape, p.dtype), **sizes}
 
 
 @softmax.reference
 @_rows.in_blocks("x")
 def reference(x):
-    return {"y": _rows.softmax_of(x)[0]}
+    return {"y": _rows.row_softmax(x)[0]}
 
 
 @softmax.work
@@ -49,11 +49,11 @@ def work(p):
 
 @softmax.call
 def call(x, out=None):
-    """Along the last axis of an array of any shape, whose elements lie in order."""
+    """Return the softmax along the last axis of a contiguous array of any shape."""
     result = Operand.new(x.shape, x.dtype) if out is None else out
-    rows, columns = _rows.checked(x)
+    rows, columns = _rows.checked_sizes(x)
     if not x.size:
         return NothingToDo((result,))
-    given = {"x": _rows.matrix(x, rows, columns), "y": _rows.matrix(result, rows, columns)}
+    operands = {"x": _rows.matrix(x, rows, columns), "y": _rows.matrix(result, rows, columns)}
     problem = Problem(rows=rows, columns=columns, dtype=x.dtype)
-    return _rows.or_long_rows(problem, given, "softmax", x, out=result)
+    return _rows.or_long_rows(problem, operands, "softmax", x, out=result)

@@ -1,4 +1,4 @@
-"""spmm: a sparse float32 matrix by compressed rows times a dense one, by kernels/spmm.cu."""
+"""spmm: a sparse float32 matrix in CSR format times a dense matrix, by kernels/spmm.cu."""
 
 from functools import cache
 
@@ -20,28 +20,28 @@ from autotune import (
 KINDS = ("uniform", "powerlaw", "banded", "blocks", "empty")
 
 
-def lengths(kind, m, each):
-    """Entries of each row, before there are as many as a problem says."""
+def row_lengths(kind, m, each):
+    """Return the length of each row, before scaling to the number of entries of the problem."""
     rng = np.random.default_rng(7)
-    if kind == "powerlaw":  # a few rows have most of them, some have none
-        drawn = rng.pareto(1.2, m)
-        return np.minimum(drawn * each / 5, 100 * each).astype(np.int64)
-    if kind == "blocks":  # full rows beside empty ones, 64 at a time
+    if kind == "powerlaw":  # a few rows have most of the entries, some rows are empty
+        weights = rng.pareto(1.2, m)
+        return np.minimum(weights * each / 5, 100 * each).astype(np.int64)
+    if kind == "blocks":  # 64 full rows, then 64 empty rows, and so on
         return np.where(np.arange(m) // 64 % 2, 0, 2 * each)
     return np.full(m, 0 if kind == "empty" else each)
 
 
 @cache
-def rows_begin(p):
-    """The first entry of each row, and the end of the last, of `entries` in all."""
-    ends = np.cumsum(lengths(p.kind, p.m, p.each))
+def row_starts(p):
+    """Return the first entry of each row, and the end of the last row."""
+    ends = np.cumsum(row_lengths(p.kind, p.m, p.each))
     ends = ends * p.entries // ends[-1] if ends[-1] else np.full(p.m, p.entries)
     return np.concatenate([[0], ends]).astype(np.int32)
 
 
 def sparse(kind, m, n, each=16, k=None):
-    """m rows of `each` entries on average, whose lengths and columns are those of a kind of matrix."""
-    entries = int(lengths(kind, m, each).sum())
+    """Return a problem with m rows of `each` entries on average, distributed as in a kind of matrix."""
+    entries = int(row_lengths(kind, m, each).sum())
     return Problem(kind=kind, m=m, k=k or m, n=n, each=each, entries=entries)
 
 
@@ -63,7 +63,7 @@ spmm = Kernel(
     seeds=[
         {"ALG": "row", "BLOCK": 256, "TEAM": 32},
         {"ALG": "row", "BLOCK": 128, "TEAM": 8, "VEC": 4},
-        # of n = 8, 32 and 128
+        # for n = 8, 32 and 128
         {"ALG": "row", "BLOCK": 256, "TEAM": 4, "VEC": 2, "UNROLL": 2},
         {"ALG": "row", "BLOCK": 64, "TEAM": 8, "VEC": 4},
         {"ALG": "row", "BLOCK": 256, "TEAM": 32, "VEC": 4, "UNROLL": 2},
@@ -78,12 +78,12 @@ spmm = Kernel(
         "split": {"ALG": "split", "BLOCK": 128, "TEAM": 8, "VEC": 4, "SHARE": 64},
     },
     default={"ALG": "block", "BLOCK": 256, "TEAM": 32},
-    ALG=("row", "block", "split"),  # how entries are shared out
+    ALG=("row", "block", "split"),  # how to divide the entries among teams
     BLOCK=(256, 64, 128, 512),  # threads per block
     TEAM=(32, 1, 2, 4, 8, 16),  # threads along the columns of C
-    VEC=(1, 2, 4),  # columns of each
-    UNROLL=(4, 1, 2, 8),  # entries under way at once
-    SHARE=(128, 32, 64, 256),  # split: entries of a team; block: of a row that it does not share
+    VEC=(1, 2, 4),  # columns per thread
+    UNROLL=(4, 1, 2, 8),  # entries in flight per thread
+    SHARE=(128, 32, 64, 256),  # split: entries per team; block: longest row that one team handles
 )
 
 
@@ -94,7 +94,7 @@ def equal_shares(ALG):
 
 @spmm.requires
 def rows_are_vectors(c, p):
-    """Rows of B and C are whole vectors."""
+    """VEC divides the rows of B and C."""
     return p.n % c.VEC == 0
 
 
@@ -111,14 +111,14 @@ NAMES = ("row_start", "columns", "values", "b", "c", "m", "n")
 
 @spmm.deterministic
 def deterministic(c, p):
-    """split: rows of several shares add up in the order of arrival."""
+    """split: shares of a row add up in order of arrival, so the last bits vary."""
     return c.ALG != "split"
 
 
 @spmm.arguments
 def arguments(p, rng):
-    """Columns of a row may come twice: both entries count."""
-    row_start, entries = rows_begin(p), p.entries
+    """Return the arguments in the order of the kernel. A column may occur twice in a row: both entries count."""
+    row_start, entries = row_starts(p), p.entries
     row = np.repeat(np.arange(p.m), np.diff(row_start))
     if p.kind == "banded":
         columns = (row + rng.integers(-2 * p.each, 2 * p.each + 1, entries)) % p.k
@@ -141,36 +141,39 @@ def arguments(p, rng):
 def reference(row_start, columns, values, b):
     from scipy.sparse import csr_array
 
-    # SciPy trusts indices, and `autotune check` changes some to see what the result makes of it.
+    # SciPy does not check indices, and `autotune check` changes some to test the reference.
     if row_start[0] or row_start[-1] > len(columns) or (row_start[1:] < row_start[:-1]).any():
-        raise ValueError("row_start: rows begin at 0, and none before the last one")
+        raise ValueError(
+            "row_start: it must begin at 0, never decrease, and end within the entries"
+        )
     if ((columns < 0) | (columns >= len(b))).any():
-        raise ValueError(f"columns: from 0 to {len(b) - 1}")
+        raise ValueError(f"columns: values must be from 0 to {len(b) - 1}")
     return csr_array((values, columns, row_start), shape=(len(row_start) - 1, len(b))) @ b
 
 
 @spmm.tolerance
 def tolerance(p):
-    """One chain of additions for the longest row, 8 standard deviations of each."""
-    longest = int(np.diff(rows_begin(p)).max())
+    """Bound the error of one chain of additions over the longest row, at 8 standard deviations."""
+    longest = int(np.diff(row_starts(p)).max())
     return float(np.finfo(np.float32).eps) * (4 * longest + 8)
 
 
 @spmm.work
 def work(p):
-    """Rows of B that are used, once each."""
+    """Count each used row of B once."""
     read = 8 * p.entries + 4 * (p.m + 1) + 4 * min(p.k, p.entries) * p.n
     return Work(flops=2 * p.entries * p.n, bytes_read=read, bytes_written=4 * p.m * p.n)
 
 
 @spmm.call
 def call(row_start, columns, values, b, out=None):
-    """The three arrays of a matrix by compressed rows (`indptr`, `indices`, `data` of SciPy's), and b."""
+    """Multiply a CSR matrix, given as the arrays `indptr`, `indices` and `data` of SciPy, by b."""
     m, (k, n) = row_start.size - 1, b.shape
     out = Operand.new((m, n)) if out is None else out
     if columns.shape != values.shape or out.shape != (m, n):
         raise ValueError(
-            f"columns are {columns}, values are {values}, out is {out}: {m} rows of {n}"
+            f"columns are {columns}, values are {values}, out is {out}: pass as many columns as "
+            f"values, and out as {m} x {n}"
         )
     if not out.size:
         return NothingToDo((out,))

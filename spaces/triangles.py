@@ -1,4 +1,4 @@
-"""triangles: the triangles of a graph, counted at their first vertex, by kernels/triangles.cu."""
+"""triangles: number of triangles of a graph at their first vertex, by kernels/triangles.cu."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ VARIANTS = {alg: {"ALG": alg, "BLOCK": 128, "TEAM": team} for alg, team in TEAMS
 
 
 def graph(kind, n, each=16):
-    """n vertices with at most `each` edges of their own, drawn as a kind of graph has them."""
+    """Return a problem with n vertices and at most `each` edges per vertex, distributed as in a kind of graph."""
     return Problem(kind=kind, n=n, each=each)
 
 
@@ -31,21 +31,21 @@ triangles = Kernel(
     variants=VARIANTS,
     default=VARIANTS["search"],
     deterministic=True,  # integers are exact in any order
-    ALG=("merge", "search", "hash"),  # how two lists are intersected
+    ALG=("merge", "search", "hash"),  # how to intersect two lists
     BLOCK=(64, 128, 256),  # threads per block
-    TEAM=(1, 4, 8, 32, 64, 128, 256),  # threads of a vertex
-    SLOTS=(1024, 512, 4096),  # hash: places of the table
+    TEAM=(1, 4, 8, 32, 64, 128, 256),  # threads per vertex
+    SLOTS=(1024, 512, 4096),  # hash: slots of the table
 )
 
 
 @triangles.applies("SLOTS")
-def in_a_table(ALG):
+def uses_a_table(ALG):
     return ALG == "hash"
 
 
 @triangles.constraint
 def teams_divide_blocks(ALG, BLOCK, TEAM):
-    """A block is whole teams; hash: one."""
+    """A block has whole teams; hash: one team."""
     return TEAM == BLOCK if ALG == "hash" else BLOCK >= TEAM
 
 
@@ -56,7 +56,7 @@ def launch(c, p):
 
 @triangles.arguments
 def arguments(p, rng):
-    """Each edge once, from the vertex of lower degree to that of higher; behind the last one nothing counts."""
+    """Return each edge once, from the vertex of lower degree to the other. The kernel ignores unused places."""
     edges = p.n * p.each
     i = np.repeat(np.arange(p.n), p.each)
     if p.kind == "powerlaw":
@@ -83,20 +83,22 @@ def arguments(p, rng):
 
 @triangles.reference
 def reference(row_start, columns, n):
-    """Two edges in a row of which a third one is the short way."""
+    """Count pairs of consecutive edges that a third edge closes."""
     from scipy.sparse import csr_array
 
-    # SciPy trusts indices, and `autotune check` changes some to see what the result makes of it.
+    # SciPy does not check indices, and `autotune check` changes some to test the reference.
     if row_start[0] or row_start[-1] > len(columns) or (row_start[1:] < row_start[:-1]).any():
-        raise ValueError("row_start: rows begin at 0, and none before the last one")
+        raise ValueError(
+            "row_start: it must begin at 0, never decrease, and end within the columns"
+        )
     columns = columns[: row_start[-1]]
     if ((columns < 0) | (columns >= n)).any():
-        raise ValueError(f"columns: from 0 to {n - 1}")
+        raise ValueError(f"columns: values must be from 0 to {n - 1}")
     edges = csr_array((np.ones(len(columns), np.int32), columns, row_start), shape=(n, n))
     return (edges @ edges).multiply(edges).sum(axis=1)
 
 
 @triangles.work
 def work(p):
-    """The graph, read once; how often lists are read depends on it."""
+    """Count one read of the graph. The actual number of reads depends on the graph."""
     return Work(bytes_read=4 * p.n * (p.each + 1), bytes_written=4 * p.n)

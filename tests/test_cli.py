@@ -370,7 +370,7 @@ def test_a_configuration_that_is_not_valid_is_told_why(capsys: pytest.CaptureFix
     """The constraint by name and words, and only parameters that have an effect."""
     arguments = ["run", "sgemm", "--device", "opencl:cpu", "--problem", "m=8,n=8,k=8"]
     message = fails(capsys, 3, *arguments, "--config", "SOURCE=portable,MIN_BLOCKS=2")
-    assert "occupancy_is_cuda (OpenCL has no word" in message
+    assert "min_blocks_needs_cuda (OpenCL cannot set the blocks per multiprocessor" in message
     assert "STAGES" not in message
 
 

@@ -165,10 +165,13 @@ def test_calls_say_what_is_multiplied() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((operand(5, 64), operand(63, 8)), "two matrices are needed, m x k and k x n"),
-        ((operand(5, 64), operand(64, 8, dtype="bfloat16")), "both in float16 or bfloat16"),
-        ((operand(5, 64), operand(8, 64).T), "rows without gaps from 16 bytes on; copy it"),
-        ((operand(5, 64), operand(64, 8), operand(5, 8, dtype="float64")), "or float32 is needed"),
+        ((operand(5, 64), operand(63, 8)), "pass two matrices, m x k and k x n"),
+        ((operand(5, 64), operand(64, 8, dtype="bfloat16")), "both in float16 or both in bfloat16"),
+        ((operand(5, 64), operand(8, 64).T), "contiguous and aligned to 16 bytes; copy it"),
+        (
+            (operand(5, 64), operand(64, 8), operand(5, 8, dtype="float64")),
+            "it must be 5 x 8, in float16 or float32",
+        ),
     ],
 )
 def test_products_that_are_not_possible_are_refused(

@@ -142,10 +142,13 @@ def test_calls_say_what_is_multiplied() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((operand(5, 64), operand(5, 63), 1), "two matrices of 64 columns are needed"),
-        ((operand(5, 64), operand(8, 64, dtype="bfloat16"), 1), "both in float16 or bfloat16"),
-        ((operand(5, 64), operand(64, 8).T, 1), "rows without gaps from 16 bytes on; copy it"),
-        ((operand(5, 64), operand(8, 64), 1, operand(5, 8)), r"float32\[5, 8\] is needed"),
+        ((operand(5, 64), operand(5, 63), 1), "pass two matrices of 64 columns"),
+        (
+            (operand(5, 64), operand(8, 64, dtype="bfloat16"), 1),
+            "both in float16 or both in bfloat16",
+        ),
+        ((operand(5, 64), operand(64, 8).T, 1), "contiguous and aligned to 16 bytes; copy it"),
+        ((operand(5, 64), operand(8, 64), 1, operand(5, 8)), r"it must be float32\[5, 8\]"),
     ],
 )
 def test_products_that_are_not_possible_are_refused(args: tuple, message: str) -> None:

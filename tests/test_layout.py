@@ -357,7 +357,7 @@ def test_a_sum_is_of_all_axes_in_any_order(opencl_device):
     for x in (cube.T, cube.transpose(1, 0, 2), np.asfortranarray(cube), cube[:, :, ::-1].copy().T):
         assert load("reduce")(x)[0] == 276
     with pytest.raises(
-        UsageError, match=r"reduce: x is float32\[2, 3, 2\] with strides .*: copy it"
+        UsageError, match=r"reduce: x is float32\[2, 3, 2\] with strides .*; copy it"
     ):
         load("reduce")(cube[:, :, ::2])
 

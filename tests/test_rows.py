@@ -195,13 +195,13 @@ def test_calls_say_what_is_launched():
     ("name", "args", "message"),
     [
         ("softmax", [operand(3, 4, dtype="float64")], "one of float32, float16, bfloat16"),
-        ("softmax", [operand(3, 4).T], "rows that lie one after another"),
+        ("softmax", [operand(3, 4).T], "rows must be contiguous"),
         (
             "layer_norm",
             [operand(3, 4), operand(4), operand(3)],
-            r"bias is float16\[3\]: float16\[4\]",
+            r"bias is float16\[3\]: it must be float16\[4\]",
         ),
-        ("cross_entropy", [operand(3, 4), operand(3, dtype="int64")], r"int32\[3\] is needed"),
+        ("cross_entropy", [operand(3, 4), operand(3, dtype="int64")], r"must be int32\[3\]"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, args, message):

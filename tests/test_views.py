@@ -126,10 +126,14 @@ def test_a_matrix_goes_to_the_kernel_that_reads_it_as_it_lies(
 @pytest.mark.parametrize(
     ("args", "named", "message"),
     [
-        ((MATRIX, VECTOR[:60]), {"beta": 0.5}, "beta is 0.5, so out is needed"),
-        ((MATRIX, VECTOR[:60]), {"trans": True}, r"a\.T @ x is not possible"),
-        ((MATRIX.astype(float), VECTOR[:60]), {}, "a is float64.*; float32 is needed"),
-        ((MATRIX, VECTOR[:60]), {"out": VECTOR[:40], "y": VECTOR[:40]}, "are the same"),
+        ((MATRIX, VECTOR[:60]), {"beta": 0.5}, "beta is 0.5, but there is no out"),
+        ((MATRIX, VECTOR[:60]), {"trans": True}, r"do not fit a\.T @ x"),
+        ((MATRIX.astype(float), VECTOR[:60]), {}, "a is float64.*: it must be float32"),
+        (
+            (MATRIX, VECTOR[:60]),
+            {"out": VECTOR[:40], "y": VECTOR[:40]},
+            "two names of one argument",
+        ),
         ((MATRIX, VECTOR[:60]), {"out": VECTOR[39::-1]}, "run backwards"),
     ],
 )
@@ -199,10 +203,10 @@ def test_transpose_of_nothing_is_nothing() -> None:
 @pytest.mark.parametrize(
     ("x", "out", "message"),
     [
-        (VECTOR, None, "a matrix of float32 is needed"),
-        (MATRIX, MATRIX, r"the transpose of float32\[40, 60\] is float32\[60, 40\]"),
-        (MATRIX, MATRIX.T, "neighbours in memory"),
-        (MATRIX, np.broadcast_to(VECTOR[:1], (60, 40)), "two elements are one"),
+        (VECTOR, None, "it must be float32, with two axes"),
+        (MATRIX, MATRIX, r"must be float32\[60, 40\], the transpose of float32\[40, 60\]"),
+        (MATRIX, MATRIX.T, "adjacent in memory"),
+        (MATRIX, np.broadcast_to(VECTOR[:1], (60, 40)), "its elements overlap"),
     ],
 )
 def test_transpose_refuses_what_does_not_fit(x: Any, out: Any, message: str) -> None:

@@ -77,23 +77,6 @@ UNCLEAN = frozenset(
         "benchmarks/vendor.py",
         "benchmarks/vendor_library.py",
         "benchmarks/vendor_task.py",
-        "spaces/_rows.py",
-        "spaces/conv1d.py",
-        "spaces/copy.py",
-        "spaces/ffma.py",
-        "spaces/gemv.py",
-        "spaces/gemv_columns.py",
-        "spaces/hgemm.py",
-        "spaces/hmma.py",
-        "spaces/long_rows.py",
-        "spaces/prefetch.py",
-        "spaces/reduce.py",
-        "spaces/sgemm.py",
-        "spaces/sgemm_tf32x3.py",
-        "spaces/spmm.py",
-        "spaces/study/banks.py",
-        "spaces/study/particles.py",
-        "spaces/transpose.py",
     }
 )
 

@@ -4,11 +4,12 @@ import numpy as np
 
 from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
 
+#: Words of shared memory that the threads read.
 WORDS = 2048
 
 
 def strided(n, stride, reads=256):
-    """n threads that read so many words; neighbours are `stride` words apart."""
+    """Return a problem with n threads of `reads` words each; adjacent threads are `stride` words apart."""
     return Problem(n=n, stride=stride, reads=reads)
 
 
@@ -21,10 +22,10 @@ banks = Kernel(
     edge_problems=[strided(1, 1, 1), strided(1001, 32, 7), strided(333, 33, 100)],
     static=("stride", "reads"),
     variants={layout: {"LAYOUT": layout} for layout in ("plain", "padded", "xor")},
-    deterministic=True,  # a thread adds up its own words
+    deterministic=True,  # a thread adds up its own words in a fixed order
     BLOCK=(256, 32, 64, 128, 512, 1024),  # threads per block
-    LAYOUT=("plain", "padded", "xor"),  # against conflicts
-    UNROLL=(8, 1, 32),  # reads written out
+    LAYOUT=("plain", "padded", "xor"),  # how to avoid bank conflicts
+    UNROLL=(8, 1, 32),  # unrolled reads
 )
 
 
@@ -41,7 +42,7 @@ def arguments(p, rng):
 
 @banks.reference
 def reference(x, n, stride, reads):
-    """By lane: each the sum of `reads` words from its first on."""
+    """Return the sum of `reads` words for each thread, computed by lane."""
     first = np.arange(32)[:, None] * stride
     sums = x[(first + np.arange(reads)) % WORDS].sum(1)
     return sums[np.arange(n) % 32]
@@ -49,11 +50,11 @@ def reference(x, n, stride, reads):
 
 @banks.tolerance
 def tolerance(p):
-    """One chain of additions of normal numbers."""
+    """Bound the error of one chain of additions of normal numbers."""
     return float(np.finfo(np.float32).eps) * (4 * p.reads + 4)
 
 
 @banks.work
 def work(p):
-    """Nothing but shared memory, of which no limit is measured."""
+    """Count global memory only; the kernel is bound by shared memory, whose limit is not measured."""
     return Work(flops=p.n * p.reads, bytes_read=4 * WORDS, bytes_written=4 * p.n)

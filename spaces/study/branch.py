@@ -8,7 +8,7 @@ PATTERNS = ("uniform", "warps", "alternating", "half", "tenth")
 
 
 def paths(n, pattern, work=0):
-    """`work` multiply-adds in each path; which lanes are odd is the pattern's."""
+    """Return a problem with `work` multiply-adds in each path; the pattern sets the odd lanes."""
     return Problem(n=n, pattern=pattern, work=work)
 
 
@@ -23,10 +23,10 @@ branch = Kernel(
     edge_problems=[paths(1, "half", 1), paths(1001, "tenth"), paths(4097, "half", 8)],
     static=("work",),
     variants={form: {"FORM": form} for form in ("stores", "chosen", "ternary", "mask", "sorted")},
-    deterministic=True,  # an element is one thread's
+    deterministic=True,  # one thread computes an element
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4),  # elements per thread
-    FORM=("stores", "chosen", "ternary", "mask", "sorted"),  # how the source says it
+    FORM=("stores", "chosen", "ternary", "mask", "sorted"),  # how the source expresses the branch
 )
 
 

@@ -4,12 +4,12 @@ import numpy as np
 
 from autotune import Kernel, Launch, Out, Problem, Work
 
-#: Ints that LEVEL=shared has room for.
+#: Largest number of ints with LEVEL=shared.
 SHARED_WORDS = 8192
 
 
 def chain(n, steps=4096, gap=32):
-    """A chain through n ints, each step `gap` ints on or to a random place where that is 0."""
+    """Return a chain through n ints; a step is `gap` ints, or to a random place if `gap` is 0."""
     return Problem(n=n, steps=steps, gap=gap)
 
 
@@ -22,16 +22,16 @@ chase = Kernel(
     },
     edge_problems=[chain(1, 1), chain(7, 0), chain(1000, 33, 0), chain(8193, 1001, 8)],
     variants={level: {"LEVEL": level} for level in ("global", "shared")},
-    deterministic=True,  # one place is written
-    BLOCK=(1, 32),  # threads, which do the same
-    LEVEL=("global", "shared"),  # where the chain lies
-    UNROLL=(16, 1),  # steps written out
+    deterministic=True,  # one thread writes the result
+    BLOCK=(1, 32),  # threads; all do the same
+    LEVEL=("global", "shared"),  # where the chain is stored
+    UNROLL=(16, 1),  # unrolled steps
 )
 
 
 @chase.requires
 def fits(c, p):
-    """shared: a chain of 32 KB."""
+    """shared: the chain has at most 32 KB."""
     return p.n <= SHARED_WORDS if c.LEVEL == "shared" else True
 
 
@@ -54,13 +54,13 @@ def arguments(p, rng):
 
 @chase.reference
 def reference(next, steps):
-    at = 0
+    place = 0
     for _ in range(steps):
-        at = int(next[at])
-    return at
+        place = int(next[place])
+    return place
 
 
 @chase.work
 def work(p):
-    """Bytes of which each waits for the last: a rate of them means nothing but latency."""
+    """Count the bytes of dependent loads; their rate measures latency, not bandwidth."""
     return Work(bytes_read=4 * p.steps, bytes_written=4)

@@ -1,4 +1,4 @@
-"""elementwise: sum, product or joining of two float32 vectors, by kernels/study/elementwise.cu."""
+"""elementwise: sum, product or concatenation of two float32 vectors, by kernels/study/elementwise.cu."""
 
 import numpy as np
 
@@ -33,7 +33,7 @@ elementwise = Kernel(
     static=("op",),
     variants={"naive": {"BLOCK": 256}, "vectors": {"BLOCK": 256, "VEC": 4}},
     default={"BLOCK": 256, "VEC": 4, "ITEMS": 1},
-    deterministic=True,  # an element is one thread's
+    deterministic=True,  # one thread computes an element
     BLOCK=(32, 48, 64, 96, 100, 128, 256, 512, 1024),  # threads per block, whole warps or not
     VEC=(1, 2, 4),  # floats per access
     ITEMS=(1, 2, 4, 8),  # accesses in flight per thread and array
@@ -49,7 +49,7 @@ def launch(c, p):
 
 @elementwise.arguments
 def arguments(p, rng):
-    """op, which is compiled in, is there for the reference."""
+    """Return the arguments; only the reference uses op, which is compiled in."""
     joined = p.op == "concat"
     return {
         "a": rng.standard_normal(p.n),

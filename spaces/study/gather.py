@@ -1,4 +1,4 @@
-"""gather: reads or writes of places that are apart, by kernels/study/gather.cu; shows sectors and cache lines."""
+"""gather: loads or stores of scattered elements, by kernels/study/gather.cu; shows sectors and cache lines."""
 
 import numpy as np
 
@@ -34,22 +34,22 @@ gather = Kernel(
         "naive": {},
         **{stage: {"STAGE": stage, "ITEMS": 4} for stage in ("direct", "shared", "shuffle")},
     },
-    deterministic=True,  # every element is written once
+    deterministic=True,  # each element is written once
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
-    STAGE=("direct", "shared", "shuffle"),  # where an order is turned
+    STAGE=("direct", "shared", "shuffle"),  # where elements are reordered
 )
 
 
 @gather.constraint
-def warps_are_known(device):
-    """The source is written for warps, or sub-groups, of 16, 32 or 64 threads."""
+def warp_size_is_supported(device):
+    """The source supports warps, or sub-groups, of 16, 32 or 64 threads."""
     return device.warp_size in (16, 32, 64)
 
 
 @gather.requires
-def turns_tiles(c, p):
-    """shared: a block's tile comes from one block's tile; shuffle: the same of a warp."""
+def staging_needs_reordering(c, p):
+    """shared: needs loads whose order is swapped or reversed within tiles; shuffle: reversed loads."""
     if c.STAGE == "direct":
         return True
     if c.STAGE == "shuffle":
@@ -65,7 +65,7 @@ def launch(c, p):
 
 @gather.arguments
 def arguments(p, rng):
-    """pattern and side, which are compiled in, are there for the reference."""
+    """Return the arguments; only the reference uses pattern, stride and stores, which are compiled in."""
     n = p.n
     return {
         "x": rng.standard_normal(n * p.stride if p.pattern == "every" else n),
@@ -98,19 +98,19 @@ def reference(x, index, n, pattern, stride, stores):
 
 @gather.tolerance
 def tolerance(p):
-    """Nothing is rounded."""
+    """Return 0: copies are exact."""
     return 0.0
 
 
 @gather.work
 def work(p):
-    """Elements, not the sectors that they lie in."""
+    """Count elements, not whole sectors."""
     return Work(bytes_read=4 * p.n, bytes_written=4 * p.n)
 
 
 @gather.baseline("cupy.take")
 def take(x, index, out, pattern, **others):
-    """Of random places; it reads the index, too."""
+    """Call take for random places, which also reads the index."""
     if PATTERNS[int(pattern)] != "random":
         return None
     return lambda: x.take(index, out=out)

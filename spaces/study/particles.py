@@ -8,7 +8,7 @@ LAYOUTS = ("aos12", "aos16", "soa", "aosoa")
 
 
 def structs(n, layout, fields=3):
-    """n particles that lie in one of four ways, of which the first `fields` fields are used."""
+    """Return a problem with n particles in one of four layouts; the kernel uses their first `fields` fields."""
     return Problem(n=n, layout=layout, fields=fields)
 
 
@@ -27,16 +27,16 @@ particles = Kernel(
     ],
     static=("layout", "fields"),
     variants={stage: {"STAGE": stage} for stage in ("direct", "shared")},
-    deterministic=True,  # a particle is one thread's
+    deterministic=True,  # one thread computes a particle
     BLOCK=(256, 64, 128, 512),  # threads per block
     ITEMS=(1, 2, 4),  # particles per thread
-    STAGE=("direct", "shared"),  # where structs are taken apart
+    STAGE=("direct", "shared"),  # where structs are split into fields
 )
 
 
 @particles.requires
-def takes_apart(c, p):
-    """shared: structs of 12 bytes."""
+def shared_needs_small_structs(c, p):
+    """shared: needs structs of 12 bytes."""
     return p.layout == "aos12" if c.STAGE == "shared" else True
 
 
@@ -48,7 +48,7 @@ def launch(c, p):
 
 @particles.arguments
 def arguments(p, rng):
-    """layout and fields, which are compiled in, are there for the reference."""
+    """Return the arguments; only the reference uses layout and fields, which are compiled in."""
     floats = {"aos12": 3 * p.n, "aos16": 4 * p.n, "soa": 3 * p.n, "aosoa": ceil_div(p.n, 32) * 96}
     return {
         "p": rng.standard_normal(floats[p.layout]),
@@ -72,11 +72,11 @@ def reference(p, n, layout, fields):
 
 @particles.tolerance
 def tolerance(p):
-    """Two additions of numbers below 8."""
+    """Bound the error of two additions of numbers below 8."""
     return 16 * float(np.finfo(np.float32).eps)
 
 
 @particles.work
 def work(p):
-    """The fields that are used, not the sectors that they lie in."""
+    """Count the used fields, not whole sectors."""
     return Work(flops=p.n * (p.fields - 1), bytes_read=4 * p.fields * p.n, bytes_written=4 * p.n)

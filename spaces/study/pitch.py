@@ -1,12 +1,12 @@
-"""pitch: a copy of a float32 matrix whose rows begin at a pitch, by kernels/study/pitch.cu."""
+"""pitch: a copy of a float32 matrix with pitched rows, by kernels/study/pitch.cu."""
 
 from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div
 
 
 def rows(m, n, pitch=1, others=None):
-    """Rows at the next multiple of `pitch` floats; of out at `others`, if that is another."""
-    up = [-(-n // by) * by for by in (pitch, others or pitch)]
-    return Problem(m=m, n=n, ldx=up[0], ldo=up[1])
+    """Return a problem whose rows begin at multiples of `pitch` floats; rows of out at multiples of `others`."""
+    ldx, ldo = (-(-n // by) * by for by in (pitch, others or pitch))
+    return Problem(m=m, n=n, ldx=ldx, ldo=ldo)
 
 
 pitch = Kernel(
@@ -20,16 +20,16 @@ pitch = Kernel(
     ],
     variants={"vectors": {"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4}},
     default={"BLOCK_X": 64, "BLOCK_Y": 4, "VEC": 4},
-    deterministic=True,  # an element is one thread's
+    deterministic=True,  # one thread copies an element
     BLOCK_X=(32, 64, 128, 256),  # threads along a row
-    BLOCK_Y=(1, 2, 4, 8),  # rows of a block
+    BLOCK_Y=(1, 2, 4, 8),  # rows per block
     VEC=(1, 2, 4),  # floats per access
 )
 
 
 @pitch.constraint
 def blocks_are_allowed(BLOCK_X, BLOCK_Y, device):
-    """A block has 64 threads, and as many as the device allows."""
+    """A block has at least 64 threads, and at most the limit of the device."""
     return 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
 
 
@@ -66,7 +66,7 @@ def reference(x, out, m, n, ldx, ldo):
 
 @pitch.tolerance
 def tolerance(p):
-    """Nothing is rounded."""
+    """Return 0: copies are exact."""
     return 0.0
 
 

@@ -1,4 +1,4 @@
-"""table: out[i] = values[x[i]] of float32, by kernels/study/table.cu; shows where a table may lie."""
+"""table: out[i] = values[x[i]] in float32, by kernels/study/table.cu; shows where to keep a table."""
 
 import numpy as np
 
@@ -23,22 +23,22 @@ table = Kernel(
         where: {"TABLE": where, "ITEMS": 4}
         for where in ("global", "shared", "registers", "branches", "pointers")
     },
-    deterministic=True,  # an element is one thread's
+    deterministic=True,  # one thread computes an element
     BLOCK=(256, 64, 128, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # elements per thread
-    TABLE=("global", "shared", "registers", "branches", "pointers"),  # where the table lies
+    TABLE=("global", "shared", "registers", "branches", "pointers"),  # where the table is kept
 )
 
 
 @table.constraint
-def pointers_are_cuda(TABLE, device):
-    """OpenCL has no addresses of functions."""
+def function_pointers_need_cuda(TABLE, device):
+    """OpenCL has no function pointers."""
     return TABLE != "pointers" or device.backend == "cuda"
 
 
 @table.requires
 def fits(c, p):
-    """shared: 32 KB; one in a thread's own hands: 16 entries. In constant memory it stays there."""
+    """shared: the table has at most 32 KB; registers, branches, pointers: 16 entries; constant: TABLE=global."""
     if p.table_in == "constant" and c.TABLE != "global":
         return False
     return p.entries <= {"global": 1 << 30, "shared": 8192}.get(c.TABLE, 16)
@@ -65,7 +65,7 @@ def reference(x, values):
 
 @table.tolerance
 def tolerance(p):
-    """Nothing is rounded."""
+    """Return 0: copies are exact."""
     return 0.0
 
 
@@ -76,5 +76,5 @@ def work(p):
 
 @table.baseline("cupy.take")
 def take(x, out, n, values=None):
-    """Of a table in global memory."""
+    """Call take for a table in global memory."""
     return None if values is None else lambda: values.take(x, out=out)

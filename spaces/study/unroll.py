@@ -1,4 +1,4 @@
-"""unroll: a tiled float32 product, by kernels/study/unroll.cu; shows unrolling and caps on registers."""
+"""unroll: a tiled float32 product, by kernels/study/unroll.cu; shows unrolling and register limits."""
 
 import numpy as np
 
@@ -25,23 +25,23 @@ unroll = Kernel(
         "square": {"SIDE": 8},
         "square_cap_64": {"SIDE": 8, "CAP": 64},
     },
-    deterministic=True,  # a thread adds up an element along k
-    TILE=(16, 8, 32),  # threads along each side of a block, and steps of k at a time
-    SIDE=(1, 4, 8),  # elements along each side of a thread's square
-    UNROLL=(0, 1, 2, 4, 8, 16),  # steps of k written out; 0: without a pragma
-    CAP=(0, 24, 32, 40, 64, 96, 128, 255),  # registers of a thread at most; 0: no cap
+    deterministic=True,  # a thread adds up an element in the order of k
+    TILE=(16, 8, 32),  # threads along each side of a block, and depth of a tile
+    SIDE=(1, 4, 8),  # elements along each side of the square of a thread
+    UNROLL=(0, 1, 2, 4, 8, 16),  # unrolled steps of k; 0: no pragma
+    CAP=(0, 24, 32, 40, 64, 96, 128, 255),  # largest number of registers per thread; 0: no limit
 )
 
 
 @unroll.constraint
-def cap_is_cuda(CAP, device):
-    """OpenCL has no word for registers."""
+def register_limit_needs_cuda(CAP, device):
+    """OpenCL cannot limit registers."""
     return CAP == 0 or device.backend == "cuda"
 
 
 @unroll.constraint
 def fits(TILE, SIDE, CAP, device):
-    """A block's tiles and threads fit; one of 1024 threads has 64 registers each."""
+    """Tiles, threads and registers of a block fit; a block of 1024 threads has 64 registers per thread."""
     threads = TILE * TILE
     shared = 8 * SIDE * threads <= min(49152, device.shared_bytes_per_block)
     registers = device.backend != "cuda" or threads * max(CAP, 24) <= device.registers_per_sm
@@ -67,7 +67,7 @@ def reference(a, b):
 
 @unroll.tolerance
 def tolerance(p):
-    """One chain of k additions of products of normal numbers, 8 standard deviations of each."""
+    """Bound the error of one chain of k additions of products of normal numbers, at 8 standard deviations."""
     return float(np.finfo(np.float32).eps) * (8 * p.k + 8)
 
 
@@ -82,7 +82,7 @@ def work(p):
 
 @unroll.baseline("cublas")
 def cublas(a, b, c, m, n, k):
-    """cublasSgemm, which is column-major: C' = B' A'."""
+    """Call cublasSgemm, which is column-major: it computes C' = B' A'."""
     from autotune.vendor import PLAIN, cublas_call
 
     return cublas_call("cublasSgemm_v2", PLAIN, PLAIN, n, m, k, 1.0, b, n, a, k, 0.0, c, n)
