@@ -236,9 +236,9 @@ def test_a_wrong_configuration_is_named_and_never_chosen(
     called(kernel, 1001)
     assert kernel.choice(n=1001).configuration[wrong] is False
     (line,) = caplog.messages
-    reasons = {"WRONG": "disagrees with most others", "OUTSIDE": "writes outside its arrays"}
+    reasons = {"WRONG": "disagrees with the majority", "OUTSIDE": "writes outside its arrays"}
     assert f"{wrong}=1" in line and reasons[wrong] in line and "\n" not in line
-    assert line.endswith("verify it: autotune check twice")
+    assert line.endswith("verify the kernel: autotune check twice")
 
 
 def test_without_a_majority_nothing_is_chosen(
@@ -246,7 +246,7 @@ def test_without_a_majority_nothing_is_chosen(
 ) -> None:
     record(planned(BLOCK=64), planned(BLOCK=32, WRONG=True))
     called(load("twice", tune="first_call", budget="60s"), 1001)
-    assert "no majority of configurations agrees" in caplog.text
+    assert "no majority agrees" in caplog.text
     assert quality(1001) == "nearest_problem"
 
 
@@ -388,7 +388,7 @@ def test_a_record_of_another_shape_keeps_its_entries(
         assert quality(1002) == "first_call"
     assert user_record().read_bytes() == before
     (line,) = caplog.messages
-    assert "kept for this process only" in line and "it has other parameters" in line
+    assert "only this process keeps the answer" in line and "it has other parameters" in line
 
 
 def test_processes_that_write_at_once_lose_no_first_call(record: Callable[..., Kernel]) -> None:
@@ -426,7 +426,7 @@ def test_a_folder_that_cannot_be_written_costs_later_processes_only(
     (tmp_path / "data").write_text("no folder")
     called(load("twice", tune="first_call", budget="60s"), 1002)
     (line,) = caplog.messages
-    assert "kept for this process only" in line and "twice.json: Not a directory" in line
+    assert "only this process keeps the answer" in line and "twice.json: Not a directory" in line
     assert quality(1002) == "first_call"
 
 
@@ -509,7 +509,9 @@ def test_options_that_say_nothing_are_one_clear_error(
     for budget in ("soon", "0s", -1, float("nan"), None):
         with pytest.raises(UsageError, match=r'budget .*for example "1s"'):
             load("twice", tune="first_call", budget=budget)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r'deterministic=True and tune="background".*first_call'):
+    with pytest.raises(
+        UsageError, match=r'deterministic=True does not go with tune="background".*first_call'
+    ):
         load("twice", tune="background", deterministic=True)
     monkeypatch.setenv("AUTOTUNE_TUNE", "yes")
     with pytest.raises(UsageError, match=r"AUTOTUNE_TUNE.*'yes'"):

@@ -71,7 +71,7 @@ def test_the_newest_record_of_a_gpu_says_where_the_default_runs() -> None:
     assert build_table(files[1:]).default == of_cpu.default
 
 
-@pytest.mark.filterwarnings("ignore:.*nothing is recorded")
+@pytest.mark.filterwarnings("ignore:.*no recorded configuration is valid")
 @pytest.mark.parametrize("model", GPUS)
 @pytest.mark.parametrize(
     "is_every", [False, pytest.param(True, marks=pytest.mark.full)], ids=["sample", "every problem"]

@@ -316,7 +316,7 @@ def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
     import layers as module
 
     x = np.ones(4, np.float32)
-    with pytest.raises(UsageError, match="add: its arrays are in the host's memory"):
+    with pytest.raises(UsageError, match="add: its arrays are in host memory"):
         module._add[(1,)](x, x, x, 4, 1.0)
     with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
         module._add[(1,)](x, x, x, 4, 1.0, BLOCK=64)
@@ -331,12 +331,12 @@ def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
     [
         ({}, r"give configs=\[...\], or parameters"),
         ({"BLOCK": (1, 2), "tune": "now"}, "unknown tune 'now'"),
-        ({"BLOCK": range(200), "num_warps": range(200)}, "40000 configurations, at most 20000"),
+        ({"BLOCK": range(200), "num_warps": range(200)}, "40000 configurations, more than 20000"),
         ({"BLOCK": (1, 2), "budget": "long"}, "budget 'long'"),
         ({"BLOCK": (1, 2), "budget": 60}, "budget '60': expected for example 90s"),
-        ({"BLOCK": 64}, r"BLOCK=64: a parameter takes a tuple of values: BLOCK=\(64, 128\)"),
-        ({"BLOCK": ()}, r"BLOCK=\(\): a parameter takes a tuple"),
-        ({"BLOCK": "64"}, "BLOCK='64': a parameter takes a tuple"),
+        ({"BLOCK": 64}, r"BLOCK=64: give a tuple of values, as BLOCK=\(64, 128\)"),
+        ({"BLOCK": ()}, r"BLOCK=\(\): give a tuple of values"),
+        ({"BLOCK": "64"}, "BLOCK='64': give a tuple of values"),
         ({"configs": [{"BLOCK": 64}]}, "configs must be a list of triton.Config"),
         ({"BLOCK": (1, 2), "key": "MNK"}, r"key='MNK': give a list of names"),
     ],
@@ -378,7 +378,9 @@ def test_names_that_a_function_does_not_have_are_refused_where_it_is_decorated(g
 def test_a_function_without_jit_and_a_wrong_variable_are_refused(monkeypatch):
     from autotune.triton import autotune
 
-    with pytest.raises(UsageError, match=r"scale is no Triton function; write @triton\.jit below"):
+    with pytest.raises(
+        UsageError, match=r"scale is not a Triton function; write @triton\.jit below"
+    ):
         autotune(BLOCK=(1, 2))(scale)
     monkeypatch.setenv("AUTOTUNE_TUNE", "frist_call")
     with pytest.raises(UsageError, match="unknown AUTOTUNE_TUNE 'frist_call'; did you mean"):
@@ -475,9 +477,9 @@ def test_check_says_what_it_did_not_verify(add_file, capsys, monkeypatch):
 def test_a_configuration_that_no_call_was_recorded_with_is_named(add_file, capsys):
     record(add_file, "64", "300")
     add_file.write_text(SUM.replace("(256, 128, 64)", "(256, 128, 64, 32)"))
-    again = "record again: run the program with AUTOTUNE_RECORD_SIZES=1"
+    again = "record the calls again: run the program with AUTOTUNE_RECORD_SIZES=1"
     code, said = checked(capsys, add_file)
-    assert code == 0 and "add: 2 of 8 configurations are left out where calls were" in said
+    assert code == 0 and "add: 2 of 8 configurations are new since" in said
     assert again in said
     kernel = find_kernel(f"{add_file}:add")
     small, large = kernel.calls
@@ -499,8 +501,8 @@ def test_calls_that_do_not_fit_any_more_are_named_and_replaced(add_file, tmp_pat
     ):
         add_file.write_text(SUM.replace(old, new))
         code, said = checked(capsys, add_file)
-        assert code == 2 and "error: add: 2 of 2 recorded calls do not fit" in said
-        assert "record again: run the program with AUTOTUNE_RECORD_SIZES=1" in said
+        assert code == 2 and "error: add: 2 of 2 recorded calls no longer fit" in said
+        assert "record the calls again: run the program with AUTOTUNE_RECORD_SIZES=1" in said
         assert str(calls) in said
     add_file.write_text(SUM)
     old = calls.read_bytes().replace(b'"n"', b'"m"', 1)

@@ -17,18 +17,18 @@ from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
-#: A kernel that calls another that calls another: more is a circle.
-_MOST_INSTEAD = 4
+#: Most kernels that pass a call on in a row; more is a circle.
+_MAX_KERNELS = 4
 
 
 @dataclass(frozen=True)
 class ArrayArgument:
-    """An array argument of a kernel: its memory, and whether that is a copy."""
+    """An array argument of a kernel, and whether the kernel gets a copy of it."""
 
     operand: Operand
-    #: What is passed is a contiguous aligned copy, read from the operand, written back, or both.
+    #: Whether the kernel gets a contiguous aligned copy: read from the operand, written back, or both.
     is_copied: bool = False
-    #: The copy is of memory that holds more than the kernel writes.
+    #: Whether the copied memory also holds elements that the kernel does not write.
     has_gaps: bool = False
 
 
@@ -40,25 +40,25 @@ class ResolvedCall:
     problem: Problem
     #: Arguments as declared for the problem, in the kernel's order.
     arguments: Mapping[str, Argument]
-    #: By name; an input of no elements is left out and gets no memory.
+    #: Arrays by name, without inputs of no elements: these get no memory.
     arrays: Mapping[str, ArrayArgument]
-    #: By name, as the call function gave them; others have their declared values.
+    #: Scalars of the call function by name; other scalars have their declared values.
     scalars: Mapping[str, Any]
-    #: Position of the float of the call behind each scalar that the call function passes on unchanged.
+    #: Scalars that the call function passes on unchanged, with the position of the float in the call.
     passed_on: Mapping[str, int] = field(default_factory=dict)
-    #: Whether a float's value decides more than scalars, so that the call holds for these values alone.
+    #: Whether the call holds for these values of its floats only: they decide more than scalars.
     is_by_value: bool = False
 
     @property
     def compiled_scalars(self) -> dict[str, Any]:
-        """Integers that the call gives and a language may compile in: they need a binary of their own."""
+        """Integers of the call that a language may compile into the binary."""
         if self.kernel.language is None:
             return {}
         whole = int | np.integer
         return {name: value for name, value in self.scalars.items() if isinstance(value, whole)}
 
     def memory_of(self, name: str) -> Operand:
-        """Return the operand of an argument; its memory as a vector if the declared argument is flat."""
+        """Return the operand of an argument, as a vector if the declared argument is flat."""
         operand = self.arrays[name].operand
         is_flat = operand.shape != self.arguments[name].shape
         return operand.memory if is_flat else operand
@@ -74,18 +74,19 @@ class ResolvedCall:
         return tuple(self.arrays[name].operand for name in self.outputs)
 
 
+#: Kinds of arguments that a kernel writes.
 OUTPUTS = ("out", "inout")
-#: Floats that a `call` function may treat specially; a call is kept for all others together.
+#: Floats that a `call` function may treat specially. All other floats share a prepared call.
 SPECIAL_FLOATS = (0.0, 1.0)
-#: The latest of the functions that `autotune.calling.load.load` made, by the key that torch's programs name.
+#: Functions of `autotune.calling.load.load` by the key in programs of torch; a later function replaces an earlier.
 LOADED: dict[str, Any] = {}
 
 
 class CallFloat:
-    """A float as a `call` function sees it: it notes if its value decides anything.
+    """A float as a `call` function gets it; it notes whether the function reads its value.
 
-    Passing it on and comparing it for equality with `SPECIAL_FLOATS` are not noted. For ``isinstance`` it
-    is a float.
+    Two uses are no read: passing it on, and comparing it for equality with `SPECIAL_FLOATS`. For
+    ``isinstance`` it is a float.
     """
 
     def __init__(self, value: float, position: int) -> None:
@@ -143,10 +144,10 @@ for _name in {n for n in dir(float) if n.startswith("__")} - {
 
 @dataclass(frozen=True)
 class CallArguments:
-    """The arguments of a call, arrays as values and as operands."""
+    """The arguments of a call; arrays both as values and as operands."""
 
     values: tuple[Any, ...]
-    #: Of the last values, which were passed by name.
+    #: Names of the values that were passed by name; these values come last.
     names: tuple[str, ...]
     #: Library of each value; None for a scalar.
     libraries: Sequence[Library | None]
@@ -157,7 +158,7 @@ class CallArguments:
 
     @property
     def library(self) -> Library:
-        """Return the library of the first array, which makes new ones."""
+        """Return the library of the first array, which also makes new arrays."""
         return next((library for library in self.libraries if library), Numpy())
 
     def bound(
@@ -200,17 +201,17 @@ def bind(
     find: Callable[[str], Kernel],
     has_addresses: bool = True,
     expected_ms: Callable[[ResolvedCall], float | None] = lambda call: None,
-    steps_left: int = _MOST_INSTEAD,
+    kernels_left: int = _MAX_KERNELS,
 ) -> ResolvedCall | NothingToDo:
     """Ask the ``call`` function for problem and arguments, and check them.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
     ``has_addresses`` (host arrays) all arrays count as aligned. If ``call`` returns `Instead`, the other
-    kernel is asked, at most ``steps_left`` kernels in a row. Where it also says what this kernel would do
-    (`Instead.than`), ``expected_ms`` gives the time that records expect for each of the two.
+    kernel binds the call, through at most ``kernels_left`` kernels. With `Instead.than` the faster of both
+    kernels wins; ``expected_ms`` returns the time that records expect of a call.
     """
-    if not steps_left:
-        raise kernel.error("call: one kernel calls another in place of itself, in a circle")
+    if not kernels_left:
+        raise kernel.error("call: kernels pass the call on in a circle (Instead)")
     if not has_addresses:
         args = tuple(map(_without_offset, args))
         named = {name: _without_offset(value) for name, value in named.items()}
@@ -228,7 +229,7 @@ def bind(
             raise
         return own
     passed_on = bind(
-        other, asked.args, asked.named, find, has_addresses, expected_ms, steps_left - 1
+        other, asked.args, asked.named, find, has_addresses, expected_ms, kernels_left - 1
     )
     if own is None or isinstance(passed_on, NothingToDo):
         return passed_on
@@ -239,12 +240,12 @@ def bind(
 
 
 def _own_call(kernel: Kernel, asked: Instead, has_addresses: bool) -> ResolvedCall | None:
-    """Return what a kernel does itself if it does not pass a call on; None: it always passes it on."""
+    """Return the call as the kernel itself runs it; None if the kernel always passes it on."""
     if asked.own is None:
         return None
     if not asked.by_default:
         return _checked_call(kernel, *asked.own, has_addresses)
-    with suppress(AutotuneError):  # the other kernel says what is wrong
+    with suppress(AutotuneError):  # the other kernel raises an error for a wrong call
         call = _checked_call(kernel, *asked.own, has_addresses)
         # The time that records expect does not include copies.
         return None if any(passed.is_copied for passed in call.arrays.values()) else call
@@ -268,7 +269,7 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
     try:
         answer = kernel.guarded("call", function, *args, **named)
     except SpecError as error:
-        if isinstance(error.__cause__, ValueError):  # it says that it cannot be called so
+        if isinstance(error.__cause__, ValueError):  # the call function refuses these arguments
             raise UsageError(f"{kernel.name}: {error.__cause__}") from error
         raise
     if isinstance(answer, Instead | NothingToDo):
@@ -280,7 +281,7 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
         and isinstance(answer[1], Mapping)
     ):
         raise kernel.error(
-            f"call: returned {answer!r:.80}, expected (Problem, arguments by name), Instead(…) or "
+            f"call: returned {answer!r:.80}; return (Problem, arguments by name), Instead(…) or "
             "NothingToDo(…)"
         )
     return answer
@@ -297,7 +298,7 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
     for name in given:
         if name not in known:
             raise UsageError(
-                f"{kernel.name}: call gives {name!r} (arguments: {', '.join(arguments)})"
+                f"{kernel.name}: call returns unknown argument {name!r} (known: {', '.join(arguments)})"
             )
     arrays = {}
     scalar_names = {name for name, argument in arguments.items() if argument.kind == "scalar"}
@@ -306,7 +307,9 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
         if argument.kind == "scalar" or not (name in given or _is_needed(argument)):
             continue
         if name not in given and argument.kind != "out":
-            raise UsageError(f"{kernel.name}: call gives no {name!r}, which is read")
+            raise UsageError(
+                f"{kernel.name}: call does not return {name!r}, which the kernel reads"
+            )
         operand = given.get(name)
         if operand is None:
             name_of_type = argument.bits_of or np.dtype(argument.dtype).name
@@ -324,7 +327,7 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
     }
     for name, value in scalars.items():
         if not isinstance(value, int | float | np.generic):
-            raise UsageError(f"{kernel.name}: {name} is {_shown(value)}: a number is needed")
+            raise UsageError(f"{kernel.name}: {name} is {_shown(value)}; it must be a number")
     return ResolvedCall(
         kernel, kernel.normal(problem.replace(**offsets)), arguments, arrays, scalars
     )
@@ -337,10 +340,10 @@ def checked_problem(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
     for name, value in problem.items():
         if isinstance(declared.get(name), str):
             if not isinstance(value, str):
-                raise UsageError(f"{kernel.name}: {name} is {_shown(value)}: a string is needed")
+                raise UsageError(f"{kernel.name}: {name} is {_shown(value)}; it must be a string")
         elif isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
             raise UsageError(
-                f"{kernel.name}: {name} is {_shown(value)}: an integer is needed, 0 or larger"
+                f"{kernel.name}: {name} is {_shown(value)}; it must be an integer, 0 or larger"
             )
         else:
             checked[name] = int(value)
@@ -352,7 +355,7 @@ def _shown(value: Any) -> str:
 
 
 def _is_needed(argument: Argument) -> bool:
-    """Return whether an argument has elements: a product over k = 0 reads no matrix."""
+    """Return whether an argument has elements; a product over k = 0, for example, reads no matrix."""
     return argument.kind in OUTPUTS or argument.nbytes > 0
 
 
@@ -371,7 +374,7 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
         raise UsageError(f"{kernel.name}: {argument.name} is {operand}, {needed}")
     if argument.kind in OUTPUTS and operand.overlaps_itself:
         raise UsageError(
-            f"{kernel.name}: the output {argument.name} is {operand}: it overlaps itself"
+            f"{kernel.name}: the output {argument.name} is {operand}, whose elements overlap; pass a copy"
         )
     is_aligned = not operand.offset or f"offset_{argument.name}" in kernel.layout
     if argument.kind == "constant" or (is_aligned and (is_flat or operand.is_contiguous)):

@@ -1,7 +1,4 @@
-"""Choose the configuration of a call, compile it and plan its launches.
-
-The recorded configuration is used if the declared space has it, else the default or a seed.
-"""
+"""Choose the configuration of a call, compile it and plan its launches."""
 
 from __future__ import annotations
 
@@ -41,13 +38,13 @@ class Choice:
     Attributes
     ----------
     kernel : str
-        The called kernel, or another that serves the call better.
+        The called kernel, or the kernel that it passes the call on to.
     problem : Problem
-        Of the call.
+        The problem of the call.
     configuration : Configuration
-        To be launched.
+        The configuration to launch.
     tuned : TunedConfig or None
-        None if no record can be used.
+        The answer of lookup; None if no record has an answer that can run.
     """
 
     kernel: str
@@ -57,28 +54,28 @@ class Choice:
 
     @property
     def is_known(self) -> bool:
-        """Return whether it was found for this very problem."""
+        """Return whether this problem itself was tuned."""
         return self.tuned is not None and self.tuned.quality in (EXACT, FIRST_CALL)
 
     @property
     def why(self) -> str:
-        """One line: where the configuration comes from, and its expected speed."""
+        """One line: the source of the configuration, and its expected speed."""
         if self.tuned is None:
-            return f"nothing recorded can be used; tune it: autotune run {self.kernel}"
+            return f"no recorded configuration can run; tune the kernel: autotune run {self.kernel}"
         if self.tuned.quality == DEFAULT:
-            return f"the kernel's default: nothing like it was tuned ({self.tuned.source})"
-        hope = f", {self.tuned.expected}" if self.tuned.expected else ""
+            return f"the kernel's default: no similar problem was tuned ({self.tuned.source})"
+        speed = f", {self.tuned.expected}" if self.tuned.expected else ""
         if self.tuned.quality == FIRST_CALL and self.tuned.origin:
-            hope = f", the fastest of {self.tuned.origin.evaluations} on a first call's arrays"
-        aged = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
-        return f"{self.tuned.quality} of {self.tuned.source}{hope}{aged}"
+            speed = f", the fastest of {self.tuned.origin.evaluations} on a first call's arrays"
+        stale = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
+        return f"{self.tuned.quality} of {self.tuned.source}{speed}{stale}"
 
     def __str__(self) -> str:
         return f"{self.kernel}({self.problem}): {self.configuration} - {self.why}"
 
 
-def explained(choice: Choice, kernel: Kernel) -> Choice:
-    """Add to a choice what changed in the kernel's files since it was tuned."""
+def with_changes(choice: Choice, kernel: Kernel) -> Choice:
+    """Add to a choice the changes of the kernel's files since it was tuned."""
     if choice.tuned is None or choice.tuned.origin is None:
         return choice
     origin = choice.tuned.origin
@@ -88,11 +85,10 @@ def explained(choice: Choice, kernel: Kernel) -> Choice:
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:
-    """Return the recorded configuration if the declared space has it, else the first valid one.
+    """Return the recorded configuration if the declared space has it, else the default, else a seed.
 
-    A first call's answer counts as recorded, until what it compiles or launches changes.
-
-    With ``deterministic`` only configurations that the kernel declares deterministic count.
+    The answer of a first call holds until its source or launch changes. With ``deterministic`` only
+    configurations that the kernel declares deterministic may answer.
     """
 
     def serves(configuration: Configuration) -> bool:
@@ -101,7 +97,7 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         )
 
     def runs(values: Mapping[str, Any]) -> bool:
-        """Return whether the device's space has it, and blocks are allowed: OpenCL devices differ in that."""
+        """Return whether the device's space has the values; OpenCL devices also limit the block."""
         configuration = Configuration(dict(values))
         if not is_member(kernel, values, device):
             return False
@@ -123,8 +119,8 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
             return Choice(kernel.name, problem, configuration, found)
     elif found is not None:
         warn(
-            f"{kernel.name}: nothing is recorded for {device.name} that is in its space there; it "
-            f"runs in its default configuration, tune it: autotune run {kernel.name}"
+            f"{kernel.name}: no recorded configuration is valid on {device.name}; the default "
+            f"configuration runs; tune the kernel there: autotune run {kernel.name}"
         )
     candidates = [kernel.default(), *(kernel.completed(seed) for seed in kernel.seeds)]
     valid = [candidate for candidate in candidates if runs(candidate)]
@@ -133,15 +129,15 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
             return Choice(kernel.name, problem, configuration, None)
     if deterministic and any(kernel.allows(configuration, problem) for configuration in valid):
         raise UsageError(
-            f"{kernel.name}: no configuration for ({problem}) on {device.name} is known to be "
-            f"deterministic; declare which are (@{kernel.name}.deterministic), and tune: "
-            f"autotune run {kernel.name}"
+            f"{kernel.name}: no configuration for ({problem}) on {device.name} is declared "
+            f"deterministic; declare which configurations are (@{kernel.name}.deterministic), then "
+            f"tune: autotune run {kernel.name}"
         )
     if valid:
         raise UsageError(f"{kernel.name}: no configuration accepts the problem {problem}")
     raise NothingValidError(
-        f"{kernel.name}: neither default nor seeds are valid on {device.name}; "
-        f"tune it there: autotune run {kernel.name}"
+        f"{kernel.name}: neither the default nor a seed is valid on {device.name}; "
+        f"tune the kernel there: autotune run {kernel.name}"
     )
 
 
@@ -152,13 +148,13 @@ def _is_current(
     problem: Problem,
     device: Device,
 ) -> bool:
-    """Return whether a first call's answer still compiles and launches the same."""
+    """Return whether a first call's answer still has the same binary and launches."""
     known = found.origin.identity if found.origin else ""
     return identity(kernel, configuration, problem, device) == known
 
 
 def identity(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
-    """Return the sha256 of all that a configuration compiles and launches for a problem."""
+    """Return the sha256 of a configuration's compile job and launches for a problem."""
     job = compile_job(kernel, configuration, problem, device)
     sequence = launch_sequence(kernel, configuration, problem, device)
     return hashlib.sha256(f"{job.key} {sequence}".encode()).hexdigest()
@@ -167,18 +163,18 @@ def identity(kernel: Kernel, configuration: Configuration, problem: Problem, dev
 def recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> TunedConfig | None:
-    """Return what lookup answers for a call; None, with a warning, where it cannot."""
+    """Return the answer of lookup for a call; None, with a warning, if it has none."""
     try:
         return _answer(kernel, problem, device, deterministic)
     except UsageError as error:
-        warn(f"{error}; until then {kernel.name} runs in its default configuration")
+        warn(f"{error}; until then {kernel.name} runs its default configuration")
         return None
 
 
 def expected_ms_of(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> float | None:
-    """Return the time of a call that records expect; None, without a warning, where they know none."""
+    """Return the time of a call that records expect, in ms; None if they have none."""
     with suppress(UsageError):
         return _answer(kernel, problem, device, deterministic).expected_ms
     return None
@@ -196,7 +192,7 @@ def _answer(kernel: Kernel, problem: Problem, device: Device, deterministic: boo
 
 @dataclass(frozen=True)
 class ChosenCall:
-    """A call with its values by position, and what it launches."""
+    """A call with its values by position, and the choice to launch."""
 
     resolved: ResolvedCall
     values: Sequence[Any]
@@ -209,7 +205,7 @@ class ChosenCall:
 
     @property
     def key(self) -> object:
-        """Return the key of calls that share one tuning."""
+        """Return the key of all calls that one trial tunes."""
         kernel, scalars = self.resolved.kernel, tuple(self.resolved.compiled_scalars.items())
         where = self.device.selector, kernel.project.id, kernel.name, kernel.file
         return (*where, self.resolved.problem, self.deterministic, scalars)
@@ -220,13 +216,13 @@ class ChosenCall:
         assert self.index is not None
         for library, value in zip(self.libraries, self.values, strict=True):
             if isinstance(library, DeviceLibrary) and library.device_index(value) is not None:
-                return library.stream_asker()(self.index)
+                return library.stream_getter()(self.index)
         return 0
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchPlan:
-    """The part of a call that is the same for every call of a problem on a device."""
+    """The part of a call that all calls of a problem on a device share."""
 
     device: Device
     choice: Choice
@@ -241,10 +237,10 @@ class LaunchPlan:
     def of(
         cls, resolved: ResolvedCall, device: Device, choice: Choice, binary: Binary | None = None
     ) -> LaunchPlan:
-        """Compile a choice, unless its ``binary`` is given, and plan."""
+        """Plan a choice; compile it unless its ``binary`` is given."""
         kernel, problem, configuration = resolved.kernel, resolved.problem, choice.configuration
         scratch = kernel.workspaces(configuration, problem, device)
-        # Module symbols are set before every launch, maybe to other values.
+        # Each launch sets the module's symbols, perhaps to other values.
         has_symbols = any(argument.kind == "constant" for argument in resolved.arguments.values())
         if binary is None:
             given = resolved.compiled_scalars
@@ -262,7 +258,7 @@ class LaunchPlan:
 
     @property
     def names(self) -> list[str]:
-        """Parameters of a launch without ``args``: arguments, then scratch; no constants."""
+        """Parameters of a launch without ``args``: arguments but constants, then scratch."""
         used = [name for name, argument in self.arguments.items() if argument.kind != "constant"]
         return [*used, *self.scratch]
 
@@ -298,6 +294,6 @@ class LaunchPlan:
             fits = False
         if not fits:
             raise UsageError(
-                f"{self.choice.kernel}: {name}={given[name]!r:.40} is no {declared.dtype}"
+                f"{self.choice.kernel}: {name}={given[name]!r:.40} does not fit {declared.dtype}"
             )
         return value

@@ -1,7 +1,7 @@
 """Calls of tuned kernels in programs that torch compiles or exports: each call is one operator.
 
-While torch traces, a kernel's ``call`` function says which tensors the call writes and makes; sizes and
-numbers become constants of the program. The kernel is called when the program runs.
+While torch traces, a kernel's ``call`` function describes the tensors that the call writes and makes. Sizes
+and numbers become constants of the program. The program calls the kernel when it runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LIBRARY = torch.library.Library("autotune", "FRAGMENT")
 
 
 def traced(key: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Return the results of a call while torch traces this; no gradient passes through them."""
+    """Return the results of a call while torch traces the program; they have no gradient."""
     values = (*args, *named.values())
     form = f"(({''.join(f'{_text(value)}, ' for value in values)}), {tuple(named)!r})"
     sources = _written(key, form)
@@ -38,9 +38,9 @@ def traced(key: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
 
 
 def _text(value: Any) -> str:
-    """Return a value, or how a tensor lies, as Python text; torch's symbols become constants.
+    """Return a value, or a tensor's layout, as Python text; torch's symbols become constants.
 
-    A number is made the key of a dictionary for that: torch 2.11 cannot format one that is an input.
+    The key of a dictionary turns a symbol into a number: torch 2.11 cannot format a number that is an input.
     """
     if isinstance(value, torch.Tensor):
         shape, strides = (
@@ -52,11 +52,11 @@ def _text(value: Any) -> str:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator, unused-ignore]
 def _written(key: str, form: str) -> tuple[int, ...]:
-    """Return the positions of passed results; empty where all are new."""
+    """Return the positions of passed results; empty if all results are new."""
     sources = [result.source for result in _results(key, form)]
     passed = tuple(source for source in sources if not isinstance(source, NewArray))
     if passed and len(set(passed)) < len(sources):
-        raise UsageError(f"{key}: in a compiled program pass all results, each once, or none")
+        raise UsageError(f"{key}: in a compiled program pass each output once, or no output")
     return passed
 
 
@@ -81,7 +81,7 @@ def _results(key: str, form: str) -> tuple[Operand, ...]:
 
 def _kernel(key: str) -> Any:
     if key not in LOADED:
-        raise UsageError(f"the program calls {key}: load that kernel before the program runs")
+        raise UsageError(f"the program calls {key}; load that kernel before the program runs")
     return LOADED[key]
 
 

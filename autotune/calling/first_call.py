@@ -1,6 +1,6 @@
-"""Decides which calls tune their size, one size of a process at a time.
+"""Decides which calls tune their size, and keeps prepared calls. A process tunes one size at a time.
 
-If tuning fails, a call gets the answer that it would get without tuning.
+If tuning fails, a call gets the same answer as without tuning.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from autotune.calling.choice import ChosenCall
 from autotune.calling.loaded import is_capturing
@@ -23,10 +24,10 @@ OFF, BACKGROUND = "off", "background"
 MODES = (FIRST_CALL, BACKGROUND, OFF)
 #: Environment variable with the default mode of tuning on first call.
 VARIABLE = "AUTOTUNE_TUNE"
-#: Settled problems that a process remembers.
-_MOST_SETTLED = 4096
-#: Wait at the end of a process for a thread that tunes.
-_LAST_WAIT_S = 5.0
+#: Most settled problems that a process remembers.
+_MAX_SETTLED = 4096
+#: Longest wait for a tuning thread at the end of the process, in seconds.
+_MAX_WAIT_S = 5.0
 
 _log = logging.getLogger("autotune")
 
@@ -36,19 +37,21 @@ _log = logging.getLogger("autotune")
 
 @dataclass(frozen=True)
 class Tuning:
-    """The mode of tuning on first call, of `MODES`, and the longest time to measure a size."""
+    """The settings of tuning on first call."""
 
+    #: One of `MODES`.
     mode: str
+    #: Longest time to measure a size.
     seconds: float
 
     @property
     def in_background(self) -> bool:
-        """Return whether calls go on while their size is tuned."""
+        """Return whether calls run while another thread tunes their size."""
         return self.mode == BACKGROUND
 
 
 def tuning(mode: str, budget: str | float = 1.0, name: str = "tune") -> Tuning:
-    """Return how to tune; ``name`` is the argument or variable that gives the mode."""
+    """Return the settings; ``name`` is the argument or variable that sets the mode, for messages."""
     if mode not in MODES:
         raise UsageError(unknown(name, str(mode), MODES))
     text = budget.strip().removesuffix("s") if isinstance(budget, str) else budget
@@ -57,11 +60,11 @@ def tuning(mode: str, budget: str | float = 1.0, name: str = "tune") -> Tuning:
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise UsageError(f'budget {budget!r:.40}: a time in seconds is needed, for example "1s"')
+        raise UsageError(f'budget {budget!r:.40} is not a time in seconds; write for example "1s"')
     return Tuning(mode, seconds)
 
 
-#: Open blocks of `tuned_on_first_call`, of all threads.
+#: Open blocks of `tuned_on_first_call` in all threads, the innermost last.
 _blocks: list[Tuning] = []
 
 
@@ -69,20 +72,20 @@ _blocks: list[Tuning] = []
 def tuned_on_first_call(budget: str | float = "1s", *, background: bool = False) -> Iterator[None]:
     """Tune the first call of each size that the process makes in this block, in any thread.
 
-    It holds for all kernels that were loaded without ``tune``, those of `autotune.linalg` and
-    `autotune.torch_ops` among them.
+    The block applies to all kernels that were loaded without ``tune``, including the kernels of
+    `autotune.linalg` and `autotune.torch_ops`.
 
     Parameters
     ----------
     budget : str or float
         Longest time to measure a size, in seconds: ``"1s"``, 0.3.
     background : bool
-        Answer at once, and switch when the fastest configuration is known.
+        Run calls at once, and switch to the fastest configuration when it is known.
 
     Raises
     ------
     UsageError
-        If ``budget`` is no time.
+        If ``budget`` is not a time.
     """
     block = tuning(BACKGROUND if background else FIRST_CALL, budget)
     _blocks.append(block)
@@ -92,10 +95,10 @@ def tuned_on_first_call(budget: str | float = "1s", *, background: bool = False)
         _blocks.remove(block)
 
 
-def wanted(own: Tuning | None, deterministic: bool) -> Tuning | None:
-    """Return how a call tunes, by its kernel, the innermost block or the variable; None if it does not.
+def settings_of(own: Tuning | None, deterministic: bool) -> Tuning | None:
+    """Return the settings of a call: its kernel's, else the innermost block's, else the variable's; None: off.
 
-    A switch in the background changes bits, so a ``deterministic`` call does not tune there.
+    A ``deterministic`` call does not tune in the background, because a switch changes bits.
     """
     found = own or (_blocks[-1] if _blocks else None)
     if found is None and (mode := os.environ.get(VARIABLE)):
@@ -107,18 +110,20 @@ def wanted(own: Tuning | None, deterministic: bool) -> Tuning | None:
 
 # ---------------------------------------------------------------------- one at a time
 
-#: Held while a size is tuned.
+#: Held by the thread that tunes a size.
 _turn = threading.Lock()
-#: Held to claim a problem. Then the problems that are being tuned, and those that were.
+#: Held while a thread claims a problem.
 _claims = threading.Lock()
+#: Problems that a thread tunes now.
 _running: set[object] = set()
+#: Problems whose answer does not change any more.
 _settled: set[object] = set()
 #: Set when the process ends.
 _ending = threading.Event()
 
 
 def _is_captured(call: ChosenCall) -> bool:
-    """Return whether a call becomes part of a CUDA graph."""
+    """Return whether a CUDA graph captures the call."""
     return call.index is not None and is_capturing(call.stream)
 
 
@@ -127,10 +132,10 @@ def is_busy() -> bool:
     return _turn.locked()
 
 
-def tune(call: ChosenCall, how: Tuning) -> bool:
-    """Tune the size of a call; return whether its answer is settled, so that the call may be kept.
+def tune(call: ChosenCall, settings: Tuning) -> bool:
+    """Tune the size of a call; return whether its answer is settled, so that the caller may cache the call.
 
-    The answer is not settled while another thread tunes the size, and within a capture.
+    The answer is not settled while another thread tunes the size, or while a graph captures the call.
     """
     from autotune.calling.trial import SizeTrial
 
@@ -140,8 +145,8 @@ def tune(call: ChosenCall, how: Tuning) -> bool:
     if _is_captured(call):
         return False
     name = f"{call.resolved.kernel.name} ({call.resolved.problem})"
-    made = partial(SizeTrial, call, how.seconds, _ending.is_set)
-    return in_turn(call.key, name, lambda: made().run, how.in_background)
+    trial = partial(SizeTrial, call, settings.seconds, _ending.is_set)
+    return in_turn(call.key, name, lambda: trial().run, settings.in_background)
 
 
 def in_turn(
@@ -149,8 +154,8 @@ def in_turn(
 ) -> bool:
     """Tune a call once in a process; return whether its answer is settled.
 
-    ``begin`` runs in the caller's thread, where the arrays are. It returns a function that runs in a thread
-    of its own, and returns a message for a person, or "".
+    ``begin`` copies the arrays in the caller's thread. It returns the function that tunes in a new thread.
+    That function returns a message for the log, or "".
     """
     with _claims:
         if key in _settled:
@@ -158,7 +163,7 @@ def in_turn(
         if key in _running:
             return False
         _running.add(key)
-    # A call that would wait for its own size also waits while another size is tuned.
+    # A call that waits for its own size also waits for the size of another thread.
     if not _turn.acquire(blocking=not in_background):
         _running.discard(key)
         return False
@@ -167,7 +172,7 @@ def in_turn(
         thread = threading.Thread(target=_run, args=given, name="autotune-first-call", daemon=True)
         thread.start()
     except BaseException as error:
-        _end(key, name, f"its arrays cannot be copied: {error}")
+        _end(key, name, f"cannot copy its arrays: {error}")
         if isinstance(error, Exception):
             return True
         raise
@@ -178,21 +183,21 @@ def in_turn(
 
 
 def _run(key: object, name: str, work: Callable[[], str]) -> None:
-    message = "it was interrupted"
+    message = "interrupted"
     try:
         message = work()
-    except Exception as error:  # the call works without tuning
+    except Exception as error:  # the call also runs without tuning
         message = f"{type(error).__name__}: {error}"
     finally:
         _end(key, name, message)
 
 
 def _end(key: object, name: str, problem: str) -> None:
-    """Let the next size be tuned; log a problem in one line."""
+    """Settle a size and release the turn; log a problem in one line."""
     if problem:
         line = " ".join(problem.split())
         _log.warning("autotune: first call of %s: %.400s", name, line)
-    if len(_settled) >= _MOST_SETTLED:
+    if len(_settled) >= _MAX_SETTLED:
         _settled.clear()
     _settled.add(key)
     _running.discard(key)
@@ -200,12 +205,57 @@ def _end(key: object, name: str, problem: str) -> None:
 
 
 def forget() -> None:
-    """Forget which sizes this process tuned."""
+    """Clear the set of sizes that this process tuned."""
     _settled.clear()
 
 
 @atexit.register
 def _finish() -> None:
-    """End a thread that tunes in the background before its device goes away."""
+    """End the tuning thread before the process closes its device."""
     _ending.set()
-    _turn.acquire(timeout=_LAST_WAIT_S)
+    _turn.acquire(timeout=_MAX_WAIT_S)
+
+
+# ---------------------------------------------------------------------- prepared calls
+
+#: Most prepared calls in a cache, one for each size and layout of the arrays.
+MAX_CALLS = 1024
+
+
+class CallCache:
+    """The prepared calls of a function.
+
+    Attributes
+    ----------
+    settled : dict
+        Calls that stay. Every call reads it, without a lock.
+    making : RLock
+        Held while one thread prepares a call.
+    """
+
+    def __init__(self) -> None:
+        self.settled: dict[object, Any] = {}
+        #: Calls whose sizes are not tuned yet.
+        self._unsettled: dict[object, Any] = {}
+        self.making = threading.RLock()
+
+    def get(self, key: object) -> Any:
+        """Return a call; None: prepare it. An unsettled call is returned only while a thread tunes."""
+        call = self.settled.get(key)
+        if call is None and is_busy():
+            call = self._unsettled.get(key)
+        return call
+
+    def keep(self, key: object, call: Any, is_settled: bool = True) -> None:
+        """Keep a prepared call."""
+        with self.making:
+            if is_settled:
+                self._unsettled.pop(key, None)
+            put(self.settled if is_settled else self._unsettled, key, call, MAX_CALLS)
+
+
+def put(calls: dict[Any, Any], key: object, call: Any, limit: int) -> None:
+    """Put a call into a dictionary; drop the oldest call beyond ``limit``."""
+    if key not in calls and len(calls) >= limit:
+        calls.pop(next(iter(calls)), None)
+    calls[key] = call

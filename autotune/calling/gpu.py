@@ -1,7 +1,7 @@
-"""Launch on the caller's device arrays and stream, with only the driver in between.
+"""Launch on the caller's device arrays and stream, through the CUDA driver.
 
-A `GpuCall` serves arrays of one layout. It decides everything when it is made, so that a call only
-writes addresses and launches.
+A `GpuCall` serves arrays of one layout. Its constructor prepares everything, so that a call only writes
+addresses and launches.
 """
 
 from __future__ import annotations
@@ -41,36 +41,37 @@ from autotune.kernel.spec import Fill, Launch
 _PER_THREAD = 2
 #: CUresult: this thread has no context yet.
 _NO_CONTEXT = 201
-#: Bytes between workspaces: as cudaMalloc aligns.
-_BOUNDARY = 256
+#: Alignment of workspaces in bytes, as of cudaMalloc.
+_ALIGNMENT = 256
 
 
 # ---------------------------------------------------------------------- parameters
 
 
 #: Bytes of a changing parameter: an address or a number of at most 64 bits.
-_SLOT = 8
+_SLOT_BYTES = 8
 
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a launch: a fixed value, or an index into the values of a call and its packing."""
+    """A parameter of a launch: a fixed value, or the index of a call's value with its `struct` code."""
 
     value: np.generic | None = None
     index: int | None = None
     code: str = "Q"
 
 
-#: How a scalar that changes from call to call is packed, by its type.
+#: `struct` codes of floating-point scalars that change from call to call, by type.
 _CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
+#: `struct` codes of integer scalars that change from call to call, by type.
 _CODES_OF_INTEGERS = {"int32": "i4x", "int64": "q"}
 
-#: Enqueues a step, given the addresses and numbers of a call, a stream, and handles of functions.
+#: Enqueues a step. Arguments: addresses and numbers of a call, a stream, handles of functions.
 Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]
 
 
 def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> Step:
-    """Return the step of the ``number``-th launch, as a closure: it is called millions of times."""
+    """Return the step of the ``number``-th launch; a closure, because calls are many and short."""
     changing = [parameter for parameter in parameters if parameter.index is not None]
     indices = [parameter.index or 0 for parameter in changing]
     pick: Callable[[Sequence[Any]], Any] = (
@@ -78,7 +79,7 @@ def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> St
     )
     pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
     fixed = [None if found.value is None else np.array([found.value]) for found in parameters]
-    #: Buffers that are not in use: launches of several threads at once take several.
+    #: Unused buffers. Several threads may launch at the same time.
     free: list[tuple[Any, int, Any]] = []
     take, give, enqueue = free.pop, free.append, cupy().cuda.driver.launchKernel
     (x, y, z), (width, height, depth) = launch.grid, launch.block
@@ -91,7 +92,7 @@ def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> St
             buffer = _buffer(fixed)
         memory, address, _ = buffer
         pack_into(memory, 0, *pick(pointers))
-        # The driver has copied the parameters when it returns.
+        # The driver copies the parameters before it returns.
         enqueue(functions[number], x, y, z, width, height, depth, shared_bytes, stream, address, 0)
         give(buffer)
 
@@ -99,11 +100,11 @@ def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> St
 
 
 def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
-    memory = (ctypes.c_char * (_SLOT * len(fixed)))()
+    memory = (ctypes.c_char * (_SLOT_BYTES * len(fixed)))()
     begin, addresses = ctypes.addressof(memory), []
     for value in fixed:
         addresses.append(begin if value is None else value.ctypes.data)
-        begin += _SLOT * (value is None)
+        begin += _SLOT_BYTES * (value is None)
     pointers = (ctypes.c_void_p * len(addresses))(*addresses)
     return memory, ctypes.addressof(pointers), pointers
 
@@ -134,7 +135,7 @@ class _BufferFill:
 
 @dataclass(frozen=True)
 class _Copy:
-    """A contiguous copy of an array, for the time of a call."""
+    """A contiguous copy of an array during a call."""
 
     source: int
     operand: Operand
@@ -148,18 +149,18 @@ class GpuCall:
     Parameters
     ----------
     resolved : ResolvedCall
-        The sources of its operands are positions among the values of the call.
+        The call; the sources of its operands are positions among the values.
     loaded : LoadedPlan
         The compiled plan, with modules on the device.
     values : sequence
-        Values of the first call; later calls have values of the same kind.
+        Values of the first call; later calls have values of the same types and layouts.
     libraries : sequence
         Library of each value; None for a scalar.
 
     Attributes
     ----------
     is_by_value : bool
-        Whether the call holds for these floats alone, as they decide more than the scalars of a launch.
+        Whether the call holds for these floats only: they decide more than the scalars of a launch.
     """
 
     def __init__(
@@ -176,10 +177,10 @@ class GpuCall:
             for library, value in zip(libraries, values, strict=True)
             if isinstance(library, DeviceLibrary) and library.device_index(value) is not None
         )
-        self._stream_of = self._library.stream_asker()
+        self._stream_of = self._library.stream_getter()
         self._runtime = cupy().cuda.runtime
         self._several = self._runtime.getDeviceCount() > 1
-        #: Indices from here on are of new arrays, copies, workspaces and views.
+        #: First index of new arrays; copies, workspaces and views follow.
         self._count = len(values)
         self._made: list[NewArray] = []
         self._copies: list[_Copy] = []
@@ -194,7 +195,7 @@ class GpuCall:
             self._library.maker(new.shape, new.dtype, self._index) for new in self._made
         ]
         self._results = [self._result(operand) for operand in resolved.results]
-        #: Position of the value that is the result; None for several results or new ones.
+        #: Position of the value that is the only result; None if there are several or new results.
         self._only = next(
             (number for is_new, number in self._results if not is_new and len(self._results) == 1),
             None,
@@ -205,7 +206,7 @@ class GpuCall:
         self._is_direct = not (self._copies or self._constants)
 
     def __call__(self, values: Sequence[Any], pointers: list[Any]) -> Any:
-        """Launch; ``pointers`` belong to ``values`` and are extended."""
+        """Launch; append the addresses of further arrays to ``pointers``, those of ``values``."""
         stream = self._stream_of(self._index)
         if (
             not self._is_direct
@@ -227,7 +228,10 @@ class GpuCall:
 
     @property
     def shortest(self) -> Callable[[Sequence[Any], list[Any]], Any]:
-        """Return the shortest function that does the same; shorter than the call for one launch into a passed array."""
+        """Return the shortest function that does the same as the call.
+
+        It is shorter if the call has one launch, and its result is a passed array.
+        """
         is_short = self._is_direct and not (self._has_state or self._several or self._derived)
         if not (is_short and len(self._steps) == 1 and self._only is not None):
             return self
@@ -244,10 +248,10 @@ class GpuCall:
         return call
 
     def _again(self, error: Exception, values: Sequence[Any], pointers: list[Any]) -> Any:
-        """Set the thread's device and launch again if this was the thread's first CUDA call."""
+        """Launch again on the device if this is the thread's first CUDA call; else raise the error."""
         if isinstance(error, OverflowError):
             name = self._loaded.plan.choice.kernel
-            raise UsageError(f"{name}: a number is too large for its type: {error}") from error
+            raise UsageError(f"{name}: a number does not fit its type: {error}") from error
         if getattr(error, "status", None) != _NO_CONTEXT:
             raise error
         self._runtime.setDevice(self._index)
@@ -256,7 +260,7 @@ class GpuCall:
     # ------------------------------------------------------------------ laying out
 
     def _laid_out(self, resolved: ResolvedCall) -> list[Step]:
-        """Return the steps; note new arrays, copies, workspaces and views that they need."""
+        """Return the steps; note the new arrays, copies, workspaces and views that they need."""
         plan = self._loaded.plan
         arrays = {**plan.arguments, **plan.scratch}
         places = self._places(resolved, plan)
@@ -275,7 +279,7 @@ class GpuCall:
     def _places(self, resolved: ResolvedCall, plan: LaunchPlan) -> dict[str, int]:
         """Return the index of each array argument among the pointers of a call.
 
-        Pointers of the values come first, then new arrays, copies, workspaces, and views of these.
+        The order is: values, new arrays, copies, workspaces, views of these.
         """
         copied = {name for name, passed in resolved.arrays.items() if passed.is_copied}
         for name, passed in resolved.arrays.items():
@@ -296,7 +300,7 @@ class GpuCall:
         for number, (name, argument) in enumerate(plan.scratch.items()):
             places[name] = begin + number
             self._workspaces.append(self._workspace_bytes)
-            self._workspace_bytes += -(-argument.nbytes // _BOUNDARY) * _BOUNDARY
+            self._workspace_bytes += -(-argument.nbytes // _ALIGNMENT) * _ALIGNMENT
         begin += len(self._workspaces)
         for name, passed in resolved.arrays.items():
             if name in copied or plan.arguments[name].kind == "constant":
@@ -371,18 +375,18 @@ class GpuCall:
         return made
 
     def _place(self, stream: int) -> object:
-        """Return the queue whose launches run in order."""
+        """Return the key of a queue whose launches run in order."""
         return (stream, get_ident()) if stream == _PER_THREAD else stream
 
     def _returned(self, values: Sequence[Any], made: Sequence[Any]) -> Any:
         results = [
-            self._library.handed_over(made[number]) if is_new else values[number]
+            self._library.for_caller(made[number]) if is_new else values[number]
             for is_new, number in self._results
         ]
         return results[0] if len(results) == 1 else tuple(results)
 
     def _with_all(self, values: Sequence[Any], pointers: list[Any], stream: int) -> Any:
-        """Run a call that needs copies, constants, a capture's memory or another device."""
+        """Run a call that needs copies, constants, memory of a capture, or another device."""
         with ExitStack() as stack:
             if self._runtime.getDevice() != self._index:
                 stack.enter_context(on_device(self._index))
@@ -395,7 +399,7 @@ class GpuCall:
             made = self._make(pointers)
             copies = [self._copy(copy, values) for copy in self._copies]
             pointers.extend(library.pointer(array) for library, array in copies)
-            if self._constants:  # no other thread sets them before this one has launched
+            if self._constants:  # no other thread may set them before this thread launches
                 stack.enter_context(self._arena_at(place).lock)
             for name, source in self._constants:
                 self._set_constant(self._loaded.module(place), name, source, values, is_captured)
@@ -405,25 +409,25 @@ class GpuCall:
                 self._launch(pointers, stream, self._functions)
             for copy, (library, array) in zip(self._copies, copies, strict=True):
                 if copy.is_written:
-                    library.assign(self._seen(copy, values), array)
+                    library.assign(self._view(copy, values), array)
             if is_captured:
                 kept_by_graphs.extend(
                     array for library, array in copies if not library.knows_graphs
                 )
                 if self._library.knows_graphs:
-                    arenas.pop((self._index, self._library, place), None)  # it is the graph's
+                    arenas.pop((self._index, self._library, place), None)  # the graph owns it
         return self._returned(values, made)
 
-    def _seen(self, copy: _Copy, values: Sequence[Any]) -> Any:
+    def _view(self, copy: _Copy, values: Sequence[Any]) -> Any:
         library = self._libraries[copy.source]
         assert library is not None
-        return library.view(library.through(values[copy.source]), copy.operand)
+        return library.view(library.readable(values[copy.source]), copy.operand)
 
     def _copy(self, copy: _Copy, values: Sequence[Any]) -> tuple[DeviceLibrary, Any]:
         library = self._libraries[copy.source]
         assert isinstance(library, DeviceLibrary)
         if copy.is_read:
-            return library, library.copied(self._seen(copy, values))
+            return library, library.copied(self._view(copy, values))
         return library, library.empty(copy.operand.shape, copy.operand.dtype, self._index)
 
     def _set_constant(
@@ -431,7 +435,7 @@ class GpuCall:
     ) -> None:
         runtime, library = self._runtime, self._libraries[source]
         assert library is not None
-        array = cupy().ascontiguousarray(cupy().asarray(library.through(values[source])))
+        array = cupy().ascontiguousarray(cupy().asarray(library.readable(values[source])))
         if is_captured:
             kept_by_graphs.append(array)
         target = loaded.symbol(name)

@@ -1,4 +1,4 @@
-"""Calls on host arrays: copied to a device, run there, and copied back; and calls that launch nothing."""
+"""Calls on host arrays, which run on a device with copies; and calls that launch nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HostCall:
         self._executor = _executor(plan.device)
 
     def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
-        """Run; results are in the passed outputs, or new."""
+        """Run on copies of the arrays; return the passed outputs, or new arrays."""
         resolved, plan, executor = self._resolved, self._plan, self._executor
         made: dict[NewArray, Any] = {}
         host = {
@@ -76,7 +76,7 @@ class HostCall:
             return Numpy().view(made[source], operand)
         library = self._libraries[source]
         assert library is not None
-        return Numpy().view(library.through(values[source]), operand)
+        return Numpy().view(library.readable(values[source]), operand)
 
 
 def _returned(
@@ -85,9 +85,9 @@ def _returned(
     library: Library,
     made: Callable[[NewArray], Any],
 ) -> Any:
-    """Return the results of a call: passed arrays, or new ones in the caller's type."""
+    """Return the results of a call: passed arrays, or new arrays of the caller's type."""
     found = [
-        library.handed_over(made(operand.source))
+        library.for_caller(made(operand.source))
         if isinstance(operand.source, NewArray)
         else values[operand.source]
         for operand in results

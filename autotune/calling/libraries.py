@@ -1,7 +1,6 @@
-"""Describe arrays of NumPy, CuPy, torch and others: layout, device, stream; make new ones.
+"""Describe arrays of NumPy, CuPy, torch and other libraries (layout, device, stream); make new arrays.
 
-`Library.seen` runs at every call and is as short as possible; it returns equal values for arrays
-that a call treats alike. No library is imported that the caller does not use.
+`Library.key_part` runs in every call, so it is short. This module imports only libraries that the caller uses.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import numpy as np
 from autotune.errors import MissingDependencyError, UsageError
 from autotune.kernel.operand import ALIGNMENT, Operand, itemsize_of
 
-#: What is the same of all values that a call treats alike.
-Seen = Hashable
-#: Of a tensor that is read with the other sign.
+#: The part of a call's key that a value decides: equal for values that share a prepared call.
+KeyPart = Hashable
+#: Marks a tensor whose elements have the opposite sign of its memory.
 _NEGATED = "negated"
 
 
 class Library(ABC):
     """An adapter of one array library."""
 
-    def seen(self, array: Any, pointers: list[Any]) -> Seen:
-        """Return a comparable description of an array's layout; append its address to ``pointers``."""
+    def key_part(self, array: Any, pointers: list[Any]) -> KeyPart:
+        """Return an array's part of the call's key, its layout; append its address to ``pointers``."""
         raise NotImplementedError
 
     def operand(self, array: Any, source: object) -> Operand:
@@ -40,7 +39,7 @@ class Library(ABC):
 
     @abstractmethod
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
-        """Return a function that makes new arrays on a device, in order with the caller's stream."""
+        """Return a function that makes new arrays on a device, ordered by the caller's stream."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
         return self.maker(shape, dtype, index)()
@@ -49,19 +48,19 @@ class Library(ABC):
     def view(self, array: Any, operand: Operand) -> Any:
         """Return the view of an array that an operand describes."""
 
-    def through(self, array: Any) -> Any:
-        """Return the array as `view` needs it, on the same memory."""
+    def readable(self, array: Any) -> Any:
+        """Return the array of the type that `view` takes, on the same memory."""
         return array
 
-    def handed_over(self, array: Any) -> Any:
-        """Return a new array in the caller's type."""
+    def for_caller(self, array: Any) -> Any:
+        """Convert a new array to the caller's type."""
         return array
 
 
 class DeviceLibrary(Library):
-    """An adapter of a library whose arrays lie on a device."""
+    """An adapter of a library whose arrays are on a device."""
 
-    #: Whether memory that is taken while a graph is captured belongs to that graph.
+    #: Whether memory that the library allocates during a capture belongs to the graph.
     knows_graphs = False
 
     @abstractmethod
@@ -74,15 +73,15 @@ class DeviceLibrary(Library):
 
     @abstractmethod
     def assign(self, target: Any, array: Any) -> None:
-        """Write an array's elements into a view of another."""
+        """Write an array's elements into a view of another array."""
 
     @abstractmethod
-    def stream_asker(self) -> Callable[[int], int]:
+    def stream_getter(self) -> Callable[[int], int]:
         """Return a function from a device index to the caller's current stream."""
 
 
 class Torch(DeviceLibrary):
-    """Tensors of PyTorch; tensors in host memory count as arrays of NumPy."""
+    """Tensors of PyTorch; NumPy reads the tensors in host memory."""
 
     knows_graphs = True
 
@@ -90,25 +89,24 @@ class Torch(DeviceLibrary):
         import torch
 
         self._torch = torch
-        #: Whether there are several devices.
-        self.several = torch.cuda.device_count() > 1
+        self.has_several_devices = torch.cuda.device_count() > 1
 
-    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+    def key_part(self, array: Any, pointers: list[Any]) -> KeyPart:
         pointer = array.data_ptr()
         pointers.append(pointer)
-        # Asking for the number of the device takes as long as all the rest.
+        # get_device takes as long as everything else in this function.
         place: object = array.is_cuda
         if not place:
             place = array.device.type
-        elif self.several:
+        elif self.has_several_devices:
             place = array.get_device()
-        # Strides do not tell the imaginary part of a conjugate, whose sign memory has otherwise.
-        lies = array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
-        return (*lies, _NEGATED) if array.is_neg() else lies
+        layout = array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
+        # The imaginary part of a conjugate tensor has the same strides, but the opposite sign.
+        return (*layout, _NEGATED) if array.is_neg() else layout
 
     def operand(self, array: Any, source: object) -> Operand:
         if array.layout is not self._torch.strided or array.is_conj() or array.is_neg():
-            raise UsageError("a tensor that is sparse, conjugated or negated: make it a plain one")
+            raise UsageError("a sparse, conjugated or negated tensor; pass a dense resolved copy")
         return _operand(
             tuple(array.shape),
             array.stride(),
@@ -119,12 +117,12 @@ class Torch(DeviceLibrary):
 
     def device_index(self, array: Any) -> int | None:
         if array.device.type not in ("cpu", "cuda"):
-            raise UsageError(f"a tensor on {array.device}: kernels run on cuda and cpu tensors")
+            raise UsageError(f"a tensor on {array.device}; kernels take cuda and cpu tensors")
         return array.get_device() if array.is_cuda else None
 
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
         torch = self._torch
-        # Of another tensor: that takes half of the time of finding type and device by name.
+        # new_empty of a tensor takes half of the time of empty with a type and a device.
         like = torch.empty(0, dtype=getattr(torch, dtype), device=torch.device("cuda", index))
         return partial(like.new_empty, shape)
 
@@ -141,14 +139,14 @@ class Torch(DeviceLibrary):
     def assign(self, target: Any, array: Any) -> None:
         target.copy_(array)
 
-    def through(self, array: Any) -> Any:
+    def readable(self, array: Any) -> Any:
         return array if array.is_cuda else array.detach().numpy()
 
-    def handed_over(self, array: Any) -> Any:
+    def for_caller(self, array: Any) -> Any:
         return self._torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
-    def stream_asker(self) -> Callable[[int], int]:
-        # Without the object around it, which takes a microsecond; torch's own compiled code asks so.
+    def stream_getter(self) -> Callable[[int], int]:
+        # The stream object takes a microsecond. torch's own compiled code calls this function, too.
         return getattr(self._torch._C, "_cuda_getCurrentRawStream", self._stream_of_object)
 
     def _stream_of_object(self, index: int) -> int:
@@ -161,7 +159,7 @@ class Cupy(DeviceLibrary):
     def __init__(self) -> None:
         self._cupy = cupy()
 
-    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+    def key_part(self, array: Any, pointers: list[Any]) -> KeyPart:
         memory = array.data
         pointer = memory.ptr
         pointers.append(pointer)
@@ -194,7 +192,7 @@ class Cupy(DeviceLibrary):
     def assign(self, target: Any, array: Any) -> None:
         target[...] = array
 
-    def stream_asker(self) -> Callable[[int], int]:
+    def stream_getter(self) -> Callable[[int], int]:
         current = self._cupy.cuda.get_current_stream
         return lambda index: current(index).ptr
 
@@ -202,7 +200,7 @@ class Cupy(DeviceLibrary):
 class Numpy(Library):
     """Arrays in host memory, copied to a device and back."""
 
-    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+    def key_part(self, array: Any, pointers: list[Any]) -> KeyPart:
         pointers.append(0)
         return array.shape, array.strides, array.dtype
 
@@ -223,50 +221,50 @@ class Numpy(Library):
         return np.lib.stride_tricks.as_strided(array, operand.shape, strides)
 
 
-class _ReadThrough(Library):
-    """An adapter of arrays that another library reads, by an array of its own on the same memory."""
+class _Converted(Library):
+    """An adapter of arrays that CuPy or NumPy reads, through an array on the same memory."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
         self._name = name
 
-    def seen(self, array: Any, pointers: list[Any]) -> Seen:
-        return super().seen(self.through(array), pointers)
+    def key_part(self, array: Any, pointers: list[Any]) -> KeyPart:
+        return super().key_part(self.readable(array), pointers)
 
     def operand(self, array: Any, source: object) -> Operand:
-        return super().operand(self.through(array), source)
+        return super().operand(self.readable(array), source)
 
     def device_index(self, array: Any) -> int | None:
-        return super().device_index(self.through(array))
+        return super().device_index(self.readable(array))
 
-    def handed_over(self, array: Any) -> Any:
+    def for_caller(self, array: Any) -> Any:
         return _of_library(self._name, array)
 
 
-class Foreign(_ReadThrough, Cupy):
-    """Device arrays of another library, by ``__cuda_array_interface__`` or DLPack.
+class Foreign(_Converted, Cupy):
+    """Device arrays of another library, through ``__cuda_array_interface__`` or DLPack.
 
-    CuPy reads them and makes new ones, which go back by DLPack.
+    CuPy reads them. It also makes new arrays; the caller gets these through DLPack.
     """
 
-    def through(self, array: Any) -> Any:
+    def readable(self, array: Any) -> Any:
         try:
             if hasattr(array, "__cuda_array_interface__"):
                 return self._cupy.asarray(array)
             return self._cupy.from_dlpack(array)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise UsageError(f"an array of {self._name} cannot be used: {error}") from error
+            raise UsageError(f"an array of {self._name} that CuPy cannot read: {error}") from error
 
 
-class ForeignOnHost(_ReadThrough, Numpy):
+class ForeignOnHost(_Converted, Numpy):
     """Arrays of another library in host memory, read through NumPy."""
 
-    def through(self, array: Any) -> Any:
+    def readable(self, array: Any) -> Any:
         return np.asarray(array)
 
 
 def _of_library(name: str, array: Any) -> Any:
-    """Return an array of another library on the same memory, or the array itself if that fails."""
+    """Return an array of the named library on the same memory; the array itself without ``from_dlpack``."""
     library = sys.modules.get(name)
     for home in (library, getattr(library, "dlpack", None), getattr(library, "numpy", None)):
         if convert := getattr(home, "from_dlpack", None):
@@ -278,8 +276,8 @@ def _operand_of_strided(array: Any, pointer: int, source: object) -> Operand:
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise UsageError(
-            f"an array of {array.dtype} with strides of {array.strides} bytes: whole elements are "
-            "needed"
+            f"an array of {array.dtype} with strides of {array.strides} bytes, which are not multiples "
+            "of the element size; pass a copy"
         )
     strides = tuple(stride // size for stride in array.strides)
     return _operand(array.shape, strides, str(array.dtype), pointer, source)
@@ -291,11 +289,11 @@ def _operand(
     try:
         size = itemsize_of(dtype)
     except ValueError as error:
-        raise UsageError(f"an array of {dtype}, which no kernel takes") from error
+        raise UsageError(f"an array of {dtype}, a type that no kernel takes") from error
     if pointer % min(size, ALIGNMENT):
         raise UsageError(
-            f"an array of {dtype} at address {pointer:#x}, which is not aligned to its elements: "
-            "copy it"
+            f"an array of {dtype} at address {pointer:#x}, which is not aligned to its elements; "
+            "pass a copy"
         )
     return Operand(shape, tuple(strides), dtype, pointer % ALIGNMENT // size, source)
 
@@ -313,27 +311,27 @@ def cupy() -> Any:
 
 
 class Scalar:
-    """A value that is no array: passed as it is."""
+    """A value that is not an array; the kernel gets it unchanged."""
 
     @staticmethod
-    def seen(value: Any, pointers: list[Any]) -> Seen:
+    def key_part(value: Any, pointers: list[Any]) -> KeyPart:
         pointers.append(value)
         return type(value), value
 
 
-class Factor:
-    """A float: 0 and 1 may mean something to a ``call`` function, all other values are alike."""
+class Float:
+    """A float. A ``call`` function may treat 0 and 1 specially; all other floats share a prepared call."""
 
     @staticmethod
-    def seen(value: float, pointers: list[Any]) -> Seen:
+    def key_part(value: float, pointers: list[Any]) -> KeyPart:
         pointers.append(value)
         return value if value in (0.0, 1.0) else float
 
 
-#: How values are seen, by their types; a type is judged at its first use.
-KINDS: dict[type, Library | Scalar | Factor] = {
+#: Adapters by the type of a value; `kind_of` adds a type at its first use.
+KINDS: dict[type, Library | Scalar | Float] = {
     bool: Scalar(),
-    float: Factor(),
+    float: Float(),
     int: Scalar(),
     str: Scalar(),
     type(None): Scalar(),
@@ -341,8 +339,8 @@ KINDS: dict[type, Library | Scalar | Factor] = {
 }
 
 
-def kind_of(value: Any) -> Library | Scalar | Factor:
-    """Return the adapter of a value; refuse what is neither an array nor a scalar."""
+def kind_of(value: Any) -> Library | Scalar | Float:
+    """Return the adapter of a value; raise `UsageError` if it is neither an array nor a scalar."""
     kind = type(value)
     known = KINDS.get(kind)
     if known is not None:
@@ -353,7 +351,7 @@ def kind_of(value: Any) -> Library | Scalar | Factor:
     elif loaded_cupy is not None and isinstance(value, loaded_cupy.ndarray):
         KINDS[kind] = _shared("cupy", Cupy)
     elif isinstance(value, np.ma.MaskedArray):
-        raise UsageError("a masked array: pass its data, or what filled() gives")
+        raise UsageError("a masked array; pass its data or the result of filled()")
     elif isinstance(value, np.ndarray | np.generic):
         KINDS[kind] = KINDS[np.ndarray if isinstance(value, np.ndarray) else int]
     else:
@@ -362,15 +360,18 @@ def kind_of(value: Any) -> Library | Scalar | Factor:
 
 
 def _foreign(value: Any, kind: type) -> Library:
-    """Return the adapter of an unknown array type; JAX's arrays share a type on host and device."""
+    """Return the adapter of an array of another library.
+
+    It depends on the array: JAX has one type for arrays on host and device.
+    """
     name = kind.__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are jax's
     if _is_on_gpu(value):
         return _shared(f"{name} on a GPU", lambda: Foreign(name))
     if hasattr(value, "__array__"):
         return _shared(name, lambda: ForeignOnHost(name))
     if isinstance(value, list | tuple):
-        raise UsageError(f"a {kind.__name__}, {value!r:.40}: pass np.asarray of it")
-    raise UsageError(f"a {kind.__name__}, {value!r:.40}: neither an array nor a real number")
+        raise UsageError(f"a {kind.__name__}, {value!r:.40}; pass np.asarray of it")
+    raise UsageError(f"a {kind.__name__}, {value!r:.40}; pass an array or a real number")
 
 
 def _shared(name: str, library: Callable[[], Library]) -> Library:

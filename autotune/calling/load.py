@@ -1,7 +1,7 @@
 """`load`: a tuned kernel as a function on arrays.
 
-Device arrays (CuPy, torch, anything with DLPack or ``__cuda_array_interface__``) stay where they are
-and run on the caller's stream. Host arrays run on the first usable device and come back.
+Kernels run on device arrays (CuPy, torch, anything with DLPack or ``__cuda_array_interface__``) in place, on
+the caller's stream. Host arrays are copied to the first usable device, and the results back.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Any
 
 from autotune.calling import first_call
 from autotune.calling.binding import LOADED, CallArguments, ResolvedCall, checked_problem
-from autotune.calling.call_cache import CallCache, put
 from autotune.calling.choice import (
     Choice,
     ChosenCall,
     LaunchPlan,
     choose,
     expected_ms_of,
-    explained,
+    with_changes,
 )
-from autotune.calling.first_call import Tuning
+from autotune.calling.first_call import CallCache, Tuning, put
 from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.host_calls import EmptyCall, HostCall
 from autotune.calling.libraries import KINDS, Library, kind_of
@@ -37,10 +36,10 @@ from autotune.kernel.operand import NewArray, NothingToDo
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
-#: Compiled plans that a kernel keeps; a serving process may see ever new sizes.
+#: Most compiled plans of a kernel in a cache; a serving process may call more and more sizes.
 MAX_READY = 256
 
-#: In a call's place: it depends on the values of its floats.
+#: Cached in place of a call that depends on the values of its floats.
 _BY_VALUE = object()
 
 
@@ -59,17 +58,17 @@ def load(
     kernel : str or Kernel
         A name, the path of a space file, or the kernel that a space file declared.
     deterministic : bool
-        Launch only configurations declared to give the same bits in every run; refuse a call that
-        has none.
+        Launch only configurations that are declared to give the same bits in every run; a call
+        without such a configuration raises an error.
     spaces : str or Path, optional
-        Folder of space files to look for the name in first, as of `autotune.tune`.
+        Folder of space files to search first, as in `autotune.tune`.
     tune : {"first_call", "background", "off"}, optional
-        At the first call of a size that was not tuned, measure the records' most promising
-        configurations on copies of its arrays, and keep the fastest for later processes:
-        ``first_call`` before the call answers, ``background`` meanwhile. Default: as a block of
-        `autotune.tuned_on_first_call` says, else ``AUTOTUNE_TUNE``, else ``off``.
+        At the first call of a size that was not tuned, measure the most promising configurations of
+        the records on copies of its arrays, and record the fastest. With ``first_call`` the call
+        waits; with ``background`` it does not. Default: the mode of the innermost block of
+        `autotune.tuned_on_first_call`, else ``AUTOTUNE_TUNE``, else ``off``.
     budget : str or float
-        Longest time to measure a size, in seconds: ``"1s"``, 0.3. Compiling takes 3 s more at most.
+        Longest time to measure a size, in seconds: ``"1s"``, 0.3. Compiling takes at most 3 s more.
 
     Returns
     -------
@@ -79,18 +78,18 @@ def load(
     Raises
     ------
     UsageError
-        If there is no such kernel; if ``tune`` or ``budget`` is none of these; if ``deterministic``
-        would have to switch configurations in the background.
+        If there is no such kernel, ``tune`` or ``budget`` is invalid, or ``deterministic`` is combined
+        with ``background``.
     SpecError
         If the space file has no ``call`` function.
     """
     if not isinstance(kernel, str | Kernel):
-        raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
+        raise UsageError(f"{kernel!r:.40} is neither the name of a kernel nor a Kernel")
     tuning = first_call.tuning(first_call.OFF if tune is None else tune, budget)
     if tuning.in_background and deterministic:
         raise UsageError(
-            'deterministic=True and tune="background": a switch of configurations changes bits; '
-            'pass tune="first_call"'
+            'deterministic=True does not go with tune="background", which switches configurations and '
+            'so changes bits; pass tune="first_call"'
         )
     folder = Path(spaces) if spaces else None
     declared = find_kernel(kernel, folder) if isinstance(kernel, str) else kernel
@@ -99,18 +98,18 @@ def load(
 
 
 class TunedKernel:
-    """A kernel as a function on arrays; made by `load`.
+    """A kernel as a function on arrays; `load` returns it.
 
-    It takes what the space file's ``call`` function takes. It makes and returns outputs that are not
-    passed: one output as itself, several as a tuple, in the library of the first array.
+    It takes the arguments of the space file's ``call`` function, and returns the outputs: one output as
+    itself, several as a tuple. Outputs that are left out are new arrays of the first array's library.
 
     Calls from several threads, on several streams and in captured graphs may run at the same time.
-    The memory and modules of a captured call live as long as the graph, or longer.
+    The memory and modules of a captured call live at least as long as the graph.
 
     Attributes
     ----------
     kernel : Kernel
-        The kernel.
+        The kernel of the space file.
     deterministic : bool
         Whether it launches only deterministic configurations.
     """
@@ -124,14 +123,14 @@ class TunedKernel:
     ) -> None:
         self.kernel, self.deterministic, self._tuning = kernel, deterministic, tuning
         self.find = partial(find_kernel, spaces=spaces)
-        #: How operators of torch name it.
+        #: Name of the function in operators of torch.
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         LOADED[self.key] = self
-        #: Kept since torch, compiling a call, would read all of `sys.modules`, to which other threads add.
+        #: A compiling torch would trace `sys.modules`, which other threads change.
         self._torch = sys.modules.get("torch")
         self._calls = CallCache()
-        #: Compiled plans by problem, which calls share whose arrays lie in different ways.
+        #: Compiled plans by problem; calls with other layouts of their arrays share them.
         self._ready: dict[object, LoadedPlan | LaunchPlan] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -140,19 +139,19 @@ class TunedKernel:
         Parameters
         ----------
         *args, **named
-            Arrays and numbers, as the space file's ``call`` function takes them.
+            Arrays and numbers: the arguments of the space file's ``call`` function.
 
         Returns
         -------
         array or tuple of array
-            The outputs: passed arrays, and new ones in place of those left out.
+            The outputs: passed arrays, or new arrays for outputs that are left out.
 
         Raises
         ------
         UsageError
-            If arrays do not fit the problem or each other, or nothing ``deterministic`` is known.
+            If arrays do not fit the problem or each other, or no configuration is ``deterministic``.
         DeviceError, NothingValidError, SpecError
-            If there is no device, no valid configuration, or it does not compile.
+            If there is no device, no configuration is valid, or the source does not compile.
         """
         torch = self._torch or sys.modules.get("torch")
         if torch is not None and torch.compiler.is_compiling():
@@ -162,37 +161,38 @@ class TunedKernel:
         values: tuple[Any, ...] = (*args, *named.values()) if named else args
         pointers: list[Any] = []
         try:
-            seen = [
-                (KINDS.get(type(value)) or kind_of(value)).seen(value, pointers) for value in values
+            parts = [
+                (KINDS.get(type(value)) or kind_of(value)).key_part(value, pointers)
+                for value in values
             ]
         except Exception:
-            self._described(args, named)  # says which of them it is
+            self._described(args, named)  # its message names the argument
             raise
-        key = (*seen, *named)
+        key = (*parts, *named)
         call = self._calls.settled.get(key)
         if call is None or call is _BY_VALUE:
             call = self._call_of(key, args, named, values)
         return call(values, pointers)
 
     def choice(self, *args: Any, device: str | None = None, **named: Any) -> Choice:
-        """Return the configuration that a call would launch, and why.
+        """Return the configuration that a call would launch, and the reason.
 
         Parameters
         ----------
         *args, **named
-            Arguments of a call; or the fields of a problem.
+            Arguments of a call, or the fields of a problem.
         device : str, optional
             ``cuda:0``, ``opencl:cpu``. Default: the device of the arrays, else the first usable one.
 
         Returns
         -------
         Choice
-            Configuration, problem, and the answer of lookup behind it.
+            Configuration, problem, and the answer of lookup.
 
         Raises
         ------
         UsageError, DeviceError, NothingValidError
-            As a call does.
+            In the same cases as a call.
         """
         if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
             chosen = choose_device(device, self.kernel.backends)
@@ -212,21 +212,21 @@ class TunedKernel:
         return f"TunedKernel({self.kernel.name!r}{kept})"
 
     def _explained(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
-        return explained(choose(kernel, problem, device, self.deterministic), kernel)
+        return with_changes(choose(kernel, problem, device, self.deterministic), kernel)
 
     # ------------------------------------------------------------------ calls not made before
 
     def _call_of(
         self, key: object, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]
     ) -> Any:
-        """Return the prepared call for a key; make it if it is new or depends on values of floats."""
+        """Return the prepared call for a key; prepare it if no cached call fits these floats."""
         exact = key, tuple(value for value in values if type(value) is float)
         call = self._calls.get(exact)
         if call is not None:
             return call
         arguments = self._described(args, named)
         if not any(arguments.libraries):
-            raise UsageError(f"{self.kernel.name}: called with no array")
+            raise UsageError(f"{self.kernel.name}: no argument is an array; pass at least one")
         call, is_by_value, is_settled = self._made(arguments)
         if is_by_value and is_settled:
             self._calls.keep(key, _BY_VALUE)
@@ -234,7 +234,7 @@ class TunedKernel:
         return call
 
     def _made(self, arguments: CallArguments) -> tuple[Any, bool, bool]:
-        """Make a call; return it, whether it holds for these floats alone, and whether it is settled."""
+        """Prepare a call; return it, whether it holds for these floats only, and whether it is settled."""
         resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
             return EmptyCall(resolved, arguments), False, True
@@ -247,19 +247,19 @@ class TunedKernel:
     def _plan_of(
         self, resolved: ResolvedCall, arguments: CallArguments
     ) -> tuple[LoadedPlan | LaunchPlan, bool]:
-        """Return the compiled plan of a call, on a GPU loaded, and whether it stays; recent plans are kept."""
+        """Return the compiled plan of a call, loaded if on a GPU, and whether it is settled."""
         kernel, problem, index = resolved.kernel, resolved.problem, arguments.index
         key = kernel.name, problem, index, tuple(resolved.compiled_scalars.items())
-        how = first_call.wanted(self._tuning, self.deterministic)
+        settings = first_call.settings_of(self._tuning, self.deterministic)
         ready, is_settled = self._ready.get(key), True
-        if ready and not (how and not _choice_of(ready).is_known):
+        if ready and not (settings and not _choice_of(ready).is_known):
             return ready, is_settled
         device = _device(index, kernel)
         choice = choose(kernel, problem, device, self.deterministic)
-        if how and not choice.is_known:
+        if settings and not choice.is_known:
             given = arguments.values, arguments.libraries, index
             call = ChosenCall(resolved, *given, device, choice, self.deterministic)
-            is_settled = first_call.tune(call, how)
+            is_settled = first_call.tune(call, settings)
             if is_settled and choice.tuned is not None:
                 choice = choose(kernel, problem, device, self.deterministic)
         with self._calls.making:
@@ -272,7 +272,9 @@ class TunedKernel:
 
     def _described(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> CallArguments:
         parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]
-        unnamed = ["an argument"] * (len(args) - len(parameters))  # the call is refused for them
+        unnamed = ["an argument"] * (
+            len(args) - len(parameters)
+        )  # too many: `bind` raises the error
         values = (*args, *named.values())
         libraries: list[Library | None] = []
         operands: list[Any] = []
@@ -289,7 +291,7 @@ class TunedKernel:
         return CallArguments(values, tuple(named), libraries, operands, index)
 
     def _resolved(self, arguments: CallArguments) -> ResolvedCall | NothingToDo:
-        """Return the call bound to a problem; refuse host arrays mixed with device arrays."""
+        """Return the call bound to a problem; raise `UsageError` if host and device arrays are mixed."""
 
         def expected_ms(call: ResolvedCall) -> float | None:
             device = _device(arguments.index, call.kernel)
@@ -305,8 +307,8 @@ class TunedKernel:
             library = arguments.libraries[source]
             if library is not None and library.device_index(arguments.values[source]) is None:
                 raise UsageError(
-                    f"{self.kernel.name}: {name} is in the host's memory, other arrays are on "
-                    f"cuda:{arguments.index}; move it there, or them to the host"
+                    f"{self.kernel.name}: {name} is in host memory, other arrays are on "
+                    f"cuda:{arguments.index}; move all arrays to one place"
                 )
         return resolved
 
@@ -322,8 +324,8 @@ def _device(index: int | None, kernel: Kernel) -> Device:
 
 
 def _complete(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
-    """Return a problem with all fields of a kernel, and perhaps some of its layout."""
+    """Return a problem with all fields of a kernel; it may also have layout fields."""
     if set(kernel.fields) - set(problem):
         needed, given = ", ".join(kernel.fields), ", ".join(f"{n}={v}" for n, v in problem.items())
-        raise UsageError(f"{kernel.name}: a problem of ({needed}) is needed, not ({given})")
+        raise UsageError(f"{kernel.name}: the problem ({given}) lacks fields; give ({needed})")
     return checked_problem(kernel, problem)

@@ -1,4 +1,4 @@
-"""Binaries on a device, by stream and captured graph; memory for workspaces; and contexts of the CUDA runtime."""
+"""Modules on a device by stream and captured graph, memory for workspaces, contexts of the CUDA runtime."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.devices.base import Binary
 from autotune.devices.graph import everything_allowed
 from autotune.kernel.spec import Launch
 
-#: CUfunction_attribute
+#: CUfunction_attribute of the driver API: dynamic shared memory that a function may use.
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
@@ -20,7 +20,7 @@ _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
 class LoadedModule:
-    """A binary on the device. Never unloaded: a captured graph may launch from it."""
+    """A binary on the device. It is never unloaded, because a captured graph may launch it."""
 
     def __init__(self, binary: Binary) -> None:
         self._binary = binary
@@ -28,7 +28,7 @@ class LoadedModule:
         self._module.load(binary.code)
 
     def function(self, launch: Launch) -> int:
-        """Return the driver's handle of a function, ready for a launch."""
+        """Return the driver's handle of a launch's function, with its shared memory allowed."""
         function = self._module.get_function(self._binary.symbol(str(launch.entry)))
         if launch.shared_bytes > 48 * 1024:
             # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
@@ -41,15 +41,15 @@ class LoadedModule:
         return int(self._module.get_global_var(name))
 
 
-#: By device, binary and place; problems that share a binary share the module.
+#: Modules by device, binary and place; problems with the same binary share the module.
 _modules: dict[object, LoadedModule] = {}
 
 
 class LoadedPlan:
     """A launch plan with its modules on the device.
 
-    An exclusive configuration has one module per stream and one per stream of each capture, because
-    its launches must not overlap.
+    Launches of an exclusive configuration must not overlap, so it has a module for each stream and for each
+    stream of a capture.
     """
 
     def __init__(self, plan: LaunchPlan, index: int) -> None:
@@ -64,11 +64,11 @@ class LoadedPlan:
         """Return the module for a place: a stream, or a stream and a capture."""
         binary = self.plan.binary
         key = self.index, binary.key, place if self.plan.exclusive else None
-        # If two threads load for one stream, both launch the module that was kept.
+        # If two threads load for one stream, both launch the module of the first.
         return _modules.get(key) or _modules.setdefault(key, LoadedModule(binary))
 
     def functions(self, place: object) -> tuple[int, ...]:
-        """Return handles of the functions for a place, in the order of launches."""
+        """Return the handles of the functions for a place, in the order of the launches."""
         found = self._functions.get(place)
         if found is None:
             module = self.module(place)
@@ -77,34 +77,34 @@ class LoadedPlan:
         return found
 
 
-#: Arrays that captured graphs read or write, which their library would free before the graphs are launched.
+#: Arrays that captured graphs read or write; their library would free them too early.
 kept_by_graphs: list[Any] = []
 
 
 def on_device(index: int) -> Any:
-    """Return a context in which a device is this thread's current device, initialised."""
+    """Return a context in which a device is this thread's current device."""
     return cupy().cuda.Device(index)
 
 
 def is_capturing(stream: int) -> bool:
-    """Return whether a stream is captured into a graph."""
-    # The default stream cannot be captured, and must not be asked while another is.
+    """Return whether a graph captures a stream."""
+    # The default stream cannot be captured; a query during another capture is an error.
     return bool(stream and cupy().cuda.runtime.streamIsCapturing(stream))
 
 
 def on_stream(stream: int) -> Any:
-    """Return a context in which CuPy works on a stream."""
+    """Return a context in which CuPy uses a stream."""
     return cupy().cuda.Stream.from_external(_Stream(stream))
 
 
 @dataclass(frozen=True)
 class _Stream:
-    """A stream of another library, by the CUDA stream protocol."""
+    """A stream of another library, for the CUDA stream protocol."""
 
     pointer: int
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer  # version of the protocol, stream
+        return 0, self.pointer  # protocol version, stream
 
 
 # ---------------------------------------------------------------------- workspaces
@@ -112,33 +112,33 @@ class _Stream:
 
 @dataclass(eq=False)
 class Arena:
-    """Memory for the workspaces of one stream; launches on a stream run in order, so they share it."""
+    """Memory for the workspaces of one stream. Launches on a stream run in order, so they share it."""
 
-    #: Held while several steps are enqueued that share a workspace or a module's state.
+    #: Held while a thread enqueues steps that share a workspace or a module's state.
     lock: RLock = field(default_factory=RLock)
     buffer: Any = None
     nbytes: int = 0
     begin: int = 0
 
     def grow(self, nbytes: int) -> None:
-        """Allocate more memory from the driver, since a library may reclaim its own.
+        """Allocate memory of a size from the driver, because a library may reclaim its own memory.
 
         The driver frees the old memory after the launches that use it.
         """
-        with everything_allowed():  # another stream may be captured
+        with everything_allowed():  # a graph may capture another stream
             memory = cupy().cuda.memory.Memory(nbytes)
         self.buffer, self.begin, self.nbytes = memory, int(memory.ptr), nbytes
 
     def lend(self, library: DeviceLibrary, nbytes: int, index: int) -> None:
-        """Take memory of the library that owns the graph under capture."""
+        """Allocate memory from the library that owns the captured graph."""
         self.buffer = library.empty((nbytes,), "uint8", index)
         self.begin, self.nbytes = library.pointer(self.buffer), nbytes
 
 
-#: By device, library and place.
+#: Arenas by device, library and place.
 arenas: dict[object, Arena] = {}
 
 
 def arena_at(place: object) -> Arena:
-    """Return the memory of a place, which is empty at first."""
+    """Return the arena of a place; a new arena is empty."""
     return arenas.get(place) or arenas.setdefault(place, Arena())

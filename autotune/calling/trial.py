@@ -1,6 +1,6 @@
-"""Tunes a size in the caller's process: the most promising recorded configurations, on copies of a call's arrays.
+"""Tunes a size in the caller's process: tries the most promising recorded configurations on copies of the arrays.
 
-It has memory, modules and a queue of its own.
+The trial uses its own memory, modules and stream.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ from autotune.values import Configuration
 
 T = TypeVar("T")
 
-#: Most configurations to try, with the default.
-MOST = 8
-#: Longest wait for binaries.
+#: Most configurations to try, including the default.
+MAX_CONFIGURATIONS = 8
+#: Longest wait for binaries, in seconds.
 COMPILE_S = 3.0
-#: Most samples of each configuration; the configurations take turns.
+#: Most samples of a configuration. A round takes one sample of each configuration.
 ROUNDS = 5
-#: Results may differ by this many times the bound for data of both signs: partial sums of data of one
-#: sign are large. A product over k = 8192 that lacks one term differs by three times as much.
-_LOOSER = 4.0
-#: Another configuration replaces the records' answer if it is faster by more than this factor.
-_WORTHWHILE = 1.01
+#: Factor of the error bound for data of both signs: partial sums of data of one sign are larger. A product
+#: over k = 8192 that lacks one term differs by three times the resulting bound.
+_BOUND_FACTOR = 4.0
+#: A configuration replaces the answer of the records if it is faster by more than this factor.
+_MIN_SPEEDUP = 1.01
 
 _log = logging.getLogger("autotune")
-#: The clock of budgets.
+#: Measures the budget; in seconds.
 clock = time.perf_counter
 
 
 class _Copies:
-    """Arrays of a call in memory of an executor of their own, made in the caller's thread."""
+    """Copies of a call's arrays in the memory of a new executor; the caller's thread makes them."""
 
     def __init__(self, call: ChosenCall) -> None:
         self.call, self.arguments = call, call.resolved.arguments
         arrays = {n: a for n, a in self.arguments.items() if a.kind not in ("scalar", "constant")}
-        #: Copies that would otherwise be freed.
+        #: Contiguous copies that must outlive the asynchronous copy from them.
         self._temporary: list[Any] = []
         given = self._given()
         offsets = {n: at % ALIGNMENT for n, at in given.items() if isinstance(at, int)}
@@ -85,7 +85,7 @@ class _Copies:
         with self.entered():
             self.executor = backend(call.device.backend).open(call.device)
             self.executor.skip_calibration()
-            #: Arguments of launches; and `InOut` arguments as the caller passed them.
+            #: Arguments of launches, and the caller's values of `InOut` arguments.
             self.buffers, self.pristine = (
                 {
                     n: self.executor.allocate(max(1, a.nbytes), offsets.get(n, 0))
@@ -98,15 +98,15 @@ class _Copies:
             self._fill({**inputs, **self.pristine}, given)
 
     def _given(self) -> dict[str, Any]:
-        """Return the address on the device, or the host array, of each argument that the call passes."""
+        """Return the device address, or the host array, of each array that the caller passes."""
         given: dict[str, Any] = {}
         for name, passed in self.call.resolved.arrays.items():
             operand, source = passed.operand, passed.operand.source
             if isinstance(source, NewArray):
-                continue  # nothing to copy, and aligned
+                continue  # no data to copy; new arrays are aligned
             library = self.call.libraries[source]
             assert library is not None
-            array = library.through(self.call.values[source])
+            array = library.readable(self.call.values[source])
             if not isinstance(library, DeviceLibrary) or self.call.index is None:
                 given[name] = Numpy().view(array, self.call.resolved.memory_of(name))
             elif passed.is_copied and self.arguments[name].kind == "out":
@@ -120,7 +120,7 @@ class _Copies:
         return given
 
     def _fill(self, targets: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        """Copy the arrays that the call reads; on a device in order with its stream, so that the call may go on."""
+        """Copy the arrays that the call reads. On a device the copies are ordered by the caller's stream."""
         on_host = {n: array for n, array in given.items() if not isinstance(array, int)}
         for name in targets.keys() & on_host.keys():
             self.executor.write(targets[name], np.ascontiguousarray(on_host[name]))
@@ -136,7 +136,7 @@ class _Copies:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Make device, stream and memory those of this thread within a block."""
+        """Set the device, stream and allocator of this thread within a block."""
         if self._pool is None:
             yield
             return
@@ -146,8 +146,7 @@ class _Copies:
             cuda.Device(self.call.device.index),
             cuda.using_allocator(self._pool.malloc),
         ):
-            # Not a stream's own block: it would leave the default stream where the caller's was set
-            # by its `use`.
+            # `with stream` would restore the default stream, even if the caller set a stream by `use`.
             before = cuda.get_current_stream()
             try:
                 if self.executor is not None:
@@ -157,7 +156,7 @@ class _Copies:
                 before.use()
 
     def renew(self) -> None:
-        """Poison outputs, and restore `InOut` arguments."""
+        """Poison the outputs, and restore the `InOut` arguments."""
         for name, argument in self.arguments.items():
             if argument.kind == "out":
                 self.executor.poison(self.buffers[name], Poison.NAN)
@@ -165,9 +164,9 @@ class _Copies:
                 self.executor.copy(self.buffers[name], self.pristine[name])
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self.buffers, self.pristine, self._temporary = {}, {}, []
-        # Functions that it keeps hold it, and the memory that flushes caches.
+        # Cached functions refer to the executor, and to the memory that flushes caches.
         vars(self.executor).clear()
         if self._pool is not None:
             self._pool.free_all_blocks()
@@ -177,7 +176,7 @@ class _Copies:
 
 
 class _Candidate:
-    """A configuration on the copies."""
+    """A configuration that runs on the copies."""
 
     def __init__(self, copies: _Copies, configuration: Configuration, binary: Binary) -> None:
         call, executor = copies.call, copies.executor
@@ -205,7 +204,7 @@ class _Candidate:
         return all(are_intact)
 
     def sample_ms(self) -> float:
-        """Return the time of a call in the state of the caches in which records rank it."""
+        """Return the time of a call in ms, with the cache state by which records rank configurations."""
         copies, resolved = self._copies, self._copies.call.resolved
         copies.renew()
         if self._take is None:
@@ -216,7 +215,7 @@ class _Candidate:
 
 
 class _Agreement:
-    """Candidates that agree on the outputs; the outputs of the first one are expected of the others."""
+    """Candidates that agree on the outputs: the outputs of the first are the reference of the others."""
 
     def __init__(self, copies: _Copies, first: _Candidate) -> None:
         self.members = [first]
@@ -236,33 +235,33 @@ class _Agreement:
         values = self._executor.read(buffer, dtype, (count,))
         if dtype.kind == "f":
             size = largest(values)
-            bound = _LOOSER * common_bound(np.finfo(dtype), size, size, terms / output.count)
+            bound = _BOUND_FACTOR * common_bound(np.finfo(dtype), size, size, terms / output.count)
             values = values.astype(np.float64 if dtype.itemsize > 4 else np.float32, copy=False)
         expected = self._executor.allocate(values.nbytes)
         self._executor.write(expected, values)
         return Comparison(buffer, dtype, expected, count, bound)
 
-    def has(self) -> bool:
-        """Return whether the latest outputs are the expected ones."""
+    def matches(self) -> bool:
+        """Return whether the latest outputs equal the reference."""
         differences, _, _ = self._executor.inspect(self._comparisons)
         return all(difference.first_wrong is None for difference in differences)
 
 
-class _Spent(Exception):
-    """There is no time for another step."""
+class _OutOfTime(Exception):
+    """No time is left for another step."""
 
 
-class _Allowance:
-    """The time for measuring. A step begins only if the longest step so far would still fit."""
+class _TimeBudget:
+    """The time for measuring. A step starts only if the longest step so far would still fit."""
 
     def __init__(self, seconds: float, is_ending: Callable[[], bool]) -> None:
         self._end, self._is_ending, self._longest = clock() + seconds, is_ending, 0.0
 
     def spend(self, step: Callable[[], T]) -> T:
-        """Take a step; raise `_Spent` if there is no time for it."""
+        """Run a step; raise `_OutOfTime` if it would not fit."""
         begun = clock()
         if self._is_ending() or begun + self._longest > self._end:
-            raise _Spent
+            raise _OutOfTime
         try:
             return step()
         finally:
@@ -270,21 +269,21 @@ class _Allowance:
 
 
 class SizeTrial:
-    """The tuning of one size: candidates are compiled, compared with each other, and timed in turns."""
+    """The tuning of one size: compiles candidates, compares their outputs and times them in rounds."""
 
     def __init__(self, call: ChosenCall, seconds: float, is_ending: Callable[[], bool]) -> None:
         self.call, self._seconds, self._is_ending = call, seconds, is_ending
         kernel = call.resolved.kernel
         table = table_of(kernel.name, kernel.project)
-        assert table is not None  # it gave the call's choice
+        assert table is not None  # the call's choice is from it
         self._table = table
         self._copies = _Copies(call)
         self._groups: list[_Agreement] = []
-        #: Why candidates are left out.
+        #: Reasons for leaving candidates out.
         self._wrong: dict[Configuration, str] = {}
 
     def run(self) -> str:
-        """Tune, and record the fastest; return a message for a person, or "" if all went well."""
+        """Tune, and record the fastest configuration; return a message for the log, or ""."""
         try:
             binaries = self._compiled(self._candidates())
             if len(binaries) < 2:
@@ -299,18 +298,18 @@ class SizeTrial:
         return message
 
     def _candidates(self) -> list[Configuration]:
-        """Return the configurations of records to try, their answer first and the default last."""
+        """Return the recorded configurations to try, the answer of the records first, the default last."""
         call, kernel, problem = self.call, self.call.resolved.kernel, self.call.resolved.problem
         found = promising(
             kernel.name,
             call.device,
-            MOST - 1,
+            MAX_CONFIGURATIONS - 1,
             deterministic=call.deterministic,
             project=kernel.project,
             **problem,
         )
         listed = [call.choice.configuration, *(Configuration(dict(values)) for values in found)]
-        listed = [*dict.fromkeys(listed)][: MOST - 1]
+        listed = [*dict.fromkeys(listed)][: MAX_CONFIGURATIONS - 1]
         fields = {**kernel.layout, **problem}
         return [
             configuration
@@ -322,14 +321,14 @@ class SizeTrial:
         ]
 
     def _compiled(self, configurations: Sequence[Configuration]) -> dict[Configuration, Binary]:
-        """Return the binaries that are ready in time; the others go to the cache for later calls."""
+        """Return the binaries that are ready in time; later binaries go to the cache for later calls."""
         resolved, device = self.call.resolved, self.call.device
         kernel, given = resolved.kernel, resolved.compiled_scalars
 
         def compiled(configuration: Configuration) -> Compiled:
             return compile_now(compile_job(kernel, configuration, resolved.problem, device, given))
 
-        # Only NVRTC is made for threads.
+        # Of the compilers only NVRTC runs in several threads.
         threads = usable_cores() if device.is_cuda and not kernel.language else 1
         pool = ThreadPoolExecutor(threads, "autotune-compile")
         try:
@@ -347,31 +346,31 @@ class SizeTrial:
     def _measured(
         self, binaries: Mapping[Configuration, Binary]
     ) -> dict[Configuration, list[float]]:
-        """Return the times of the candidates that agree; none without a majority, or out of time."""
-        allowance = _Allowance(self._seconds, self._is_ending)
+        """Return the times in ms of the candidates that agree; none without a majority or without time."""
+        budget = _TimeBudget(self._seconds, self._is_ending)
         samples: dict[Configuration, list[float]] = {}
         try:
             for configuration, binary in binaries.items():
-                candidate = allowance.spend(partial(self._checked, configuration, binary))
+                candidate = budget.spend(partial(self._checked, configuration, binary))
                 if candidate:
-                    # No step that others take: it reads the outputs, which may take as long as all checks.
+                    # Outside the budget's steps: reading the outputs may take longer than a check.
                     self._groups.append(_Agreement(self._copies, candidate))
-        except _Spent:
+        except _OutOfTime:
             pass
         agreeing = self._agreeing()
         try:
             for _ in range(ROUNDS):
-                taken = [allowance.spend(candidate.sample_ms) for candidate in agreeing]
+                taken = [budget.spend(candidate.sample_ms) for candidate in agreeing]
                 for candidate, time_ms in zip(agreeing, taken, strict=True):
                     samples.setdefault(candidate.configuration, []).append(time_ms)
-        except _Spent:
+        except _OutOfTime:
             pass
         return samples
 
     def _checked(self, configuration: Configuration, binary: Binary) -> _Candidate | None:
-        """Run a configuration and add it to the group that agrees with it; return it if there is none.
+        """Run a configuration and add it to the group that it agrees with; return it if it agrees with none.
 
-        A configuration that cannot run, or writes outside its arrays, is left out.
+        Leave out a configuration that fails, or writes outside its arrays.
         """
         try:
             candidate = _Candidate(self._copies, configuration, binary)
@@ -381,34 +380,34 @@ class SizeTrial:
         except (LaunchError, MemoryError, AutotuneError):
             return None
         for group in self._groups:
-            if group.has():
+            if group.matches():
                 group.members.append(candidate)
                 return None
         return candidate
 
     def _agreeing(self) -> list[_Candidate]:
-        """Return the candidates of the largest group if it is a majority; note the others."""
+        """Return the candidates of the largest group if they are a majority; note the others as wrong."""
         most = max(self._groups, key=lambda group: len(group.members), default=None)
         if most is None:
             return []
         count = sum(len(group.members) for group in self._groups)
         for candidate in (c for group in self._groups if group is not most for c in group.members):
-            self._wrong[candidate.configuration] = "disagrees with most others on these arrays"
+            self._wrong[candidate.configuration] = "disagrees with the majority on these arrays"
         is_majority = len(most.members) > 1 and 2 * len(most.members) > count
         return most.members if is_majority else []
 
     def _recorded(self, samples: Mapping[Configuration, Sequence[float]]) -> str:
-        """Add the fastest to the user's record; return a message for a person, or ""."""
+        """Add the fastest configuration to the user's record; return a message for the log, or ""."""
         call, kernel = self.call, self.call.resolved.kernel
         problem, device, answer = call.resolved.problem, call.device, call.choice.configuration
         times_ms = {configuration: median(taken) for configuration, taken in samples.items()}
         winner = min(times_ms, key=times_ms.__getitem__)
-        if answer in times_ms and times_ms[answer] <= _WORTHWHILE * times_ms[winner]:
+        if answer in times_ms and times_ms[answer] <= _MIN_SPEEDUP * times_ms[winner]:
             winner = answer
         raced = [c for c in dict.fromkeys((winner, answer)) if c in times_ms]
         fields = {**kernel.layout, **problem}
         plan = self._table.plan_of(winner, fields, call.deterministic)
-        assert plan is not None  # as of every candidate
+        assert plan is not None  # every candidate has one
         caches = deciding_caches(kernel.work_of(problem), device)
         origin = TuningOrigin(
             tuned_on=timestamp(),
@@ -443,20 +442,18 @@ class SizeTrial:
         refresh(kernel.name)
         faster = times_ms.get(answer, times_ms[winner]) / times_ms[winner]
         _log.info("autotune: %s (%s): %s, %.2f times as fast", kernel.name, problem, winner, faster)
-        only_here = (
-            f"its answer is kept for this process only: {not_written}" if not_written else ""
-        )
+        only_here = f"only this process keeps the answer: {not_written}" if not_written else ""
         return "; ".join(filter(None, [self._named_wrong(), only_here]))
 
     def _why_nothing(self) -> str:
-        """Return why no configuration was chosen, if the reason is not the time."""
+        """Return the reason why no configuration was chosen; "" if time ran out."""
         if sum(len(group.members) for group in self._groups) > 1 and not self._agreeing():
-            return f"nothing is chosen: no majority of configurations agrees{self._verify()}"
+            return f"no configuration is chosen: no majority agrees{self._verify()}"
         return self._named_wrong()
 
     def _named_wrong(self) -> str:
         named = [f"{configuration} {why}" for configuration, why in self._wrong.items()]
-        return f"{'; '.join(named)}, and is not used{self._verify()}" if named else ""
+        return f"left out: {'; '.join(named)}{self._verify()}" if named else ""
 
     def _verify(self) -> str:
-        return f"; verify it: autotune check {self.call.resolved.kernel.name}"
+        return f"; verify the kernel: autotune check {self.call.resolved.kernel.name}"

@@ -1,11 +1,11 @@
-"""`autotune`: a drop-in for `triton.autotune` that remembers what it found, and verifies it.
+"""`autotune`: a drop-in for `triton.autotune` that records and verifies its results.
 
 ================== ========================================================
 `decorator`        the decorator; calls of a decorated function
-`options`          arguments of the decorator, and the configurations they name
+`options`          arguments of the decorator; its list of configurations
 `function`         a decorated function, and the description of a call
-`reader`           the arguments of a call that was made before
-`tuning`           the configuration of a call, after a search if one is due
+`reader`           the key of a call, and its arguments for a launch
+`tuning`           the configuration of a call, after a search if necessary
 `recorder`         calls that ``autotune run FILE:FUNCTION`` tunes
 `decorated_kernel` a decorated function as a kernel that a run tunes
 `calls`            arguments and launches of a call, and the file of calls
@@ -21,7 +21,7 @@ __all__ = ["Decorated", "autotune"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the decorator, and with it Triton, which a worker that gets a kernel does not need."""
+    """Import the decorator, and so Triton; workers import this package without Triton."""
     if name not in __all__:
         raise AttributeError(f"module 'autotune.triton' has no attribute {name!r}")
     from autotune.errors import needing

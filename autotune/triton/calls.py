@@ -1,4 +1,4 @@
-"""Calls of decorated functions: what they pass, how configurations launch them, and their files."""
+"""Calls of decorated functions: their arguments, the launches of configurations, and their files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from autotune.languages import triton
 from autotune.project import Project
 from autotune.values import Problem
 
-#: Problem field that says the types of a call's arguments.
+#: Problem field with the types of a call's arguments.
 TYPES = "types"
-#: What a hook may ask of an array while it is noted what the hook fills.
+#: Attributes of an array that a hook may read.
 _READABLE = {"shape", "dtype", "device", "ndim", "size", "numel", "stride", "is_cuda"}
 
 
@@ -37,10 +37,11 @@ class PassedArray(msgspec.Struct, frozen=True):
     #: NumPy's name, or ``bfloat16``.
     dtype: str
     shape: tuple[int, ...]
-    #: Least and largest of integers, which may be indices.
+    #: Smallest element of an integer array; integers may be indices.
     low: int = 0
+    #: Largest element of an integer array.
     high: int = 0
-    #: The caller's data, as a file of NumPy; empty: others are drawn.
+    #: NumPy file with the caller's data; empty: the data are random.
     file: str = ""
 
 
@@ -49,21 +50,21 @@ class ConfiguredLaunch(msgspec.Struct, frozen=True):
 
     configuration: dict[str, Any]
     grid: tuple[int, ...]
-    #: Constexpr arguments that follow from the configuration, as `triton.heuristics` computes them.
+    #: Constexpr arguments that `triton.heuristics` computes from the configuration.
     constants: dict[str, Any] = {}
-    #: Arrays that are filled before, by hooks.
+    #: Arrays that hooks fill before the launch, with the values.
     fills: tuple[tuple[str, float], ...] = ()
 
 
 class RecordedCall(msgspec.Struct, frozen=True):
-    """A call of a decorated function, as a run repeats it."""
+    """A call of a decorated function that a run can repeat."""
 
     problem: dict[str, int | str]
-    #: Arguments that are passed to the device, in the function's order.
+    #: Arguments of the device function, in its order.
     arguments: dict[str, PassedArray | bool | int | float]
-    #: All other arguments: constexpr ones, and None.
+    #: The other arguments: constexpr arguments, and arguments that are None.
     constants: dict[str, Any]
-    #: Those that pruning left.
+    #: Launches of the configurations that pruning left.
     launches: tuple[ConfiguredLaunch, ...] = ()
     #: Configurations that pruning removed.
     pruned: tuple[dict[str, Any], ...] = ()
@@ -72,14 +73,14 @@ class RecordedCall(msgspec.Struct, frozen=True):
 
 
 class NotRecordedError(UsageError):
-    """No call of a function is recorded; its records may still answer.
+    """No call of a function is recorded; its tuned records may still answer.
 
     Attributes
     ----------
     name : str
-        Of the record.
+        Name of the function's records.
     project : Project
-        Of the file.
+        Project of the function's file.
     """
 
     def __init__(self, message: str, name: str, project: Project) -> None:
@@ -88,7 +89,7 @@ class NotRecordedError(UsageError):
 
 
 class Watched:
-    """An array in place of the caller's, which notes what a hook fills it with."""
+    """A stand-in for a caller's array; it notes the values that a hook fills it with."""
 
     def __init__(self, name: str, array: Any, fills: list[tuple[str, float]]) -> None:
         self._name, self._array, self._fills = name, array, fills
@@ -100,19 +101,19 @@ class Watched:
     def zero_(self) -> Watched:
         return self.fill_(0.0)
 
-    def __getattr__(self, what: str) -> Any:
-        if what not in _READABLE:
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute not in _READABLE:
             raise UsageError(
-                f"a hook asks {self._name} for {what!r}; where it is tuned a hook may only fill arrays "
+                f"a hook uses {self._name}.{attribute}; hooks of a tuned function may only fill arrays "
                 "(zero_, fill_)"
             )
-        return getattr(self._array, what)
+        return getattr(self._array, attribute)
 
 
 def passed(name: str, value: Any, place: int) -> tuple[Any, str, Operand | None]:
-    """Return an argument, the name of its type, and the operand of an array.
+    """Return an argument, the name of its type, and the operand if it is an array.
 
-    `UsageError` where only Triton can launch it. ``place`` is its position in the call.
+    ``place`` is its position in the call. Raise `UsageError` if only Triton can launch it.
     """
     kind = kind_of(value)
     if not isinstance(kind, Library):
@@ -124,14 +125,16 @@ def passed(name: str, value: Any, place: int) -> tuple[Any, str, Operand | None]
         return value, "float32" if isinstance(value, float) else f"int{64 if is_wide else 32}", None
     operand = kind.operand(value, place)
     if operand.dtype not in triton.TYPES or operand.offset or operand.runs_backwards:
-        raise UsageError(f"{name} is {operand}, not aligned to 16 bytes or of another type")
+        raise UsageError(
+            f"{name} is {operand}, which is unaligned (16 bytes) or of an unknown type"
+        )
     is_plain = operand.is_contiguous and operand.shape
     shape = operand.shape if is_plain else (operand.span,)
     return PassedArray(operand.dtype, shape), triton.TYPES[operand.dtype], operand
 
 
 def field_of(name: str, value: Any) -> int | str:
-    """Return a value as a problem field holds it: sizes as they are, all else as JSON."""
+    """Return a value as a problem field: a size unchanged, other values as JSON."""
     if type(value) is int and value >= 0:
         return value
     try:
@@ -143,7 +146,7 @@ def field_of(name: str, value: Any) -> int | str:
 def with_ranges(
     call: RecordedCall, bound: Mapping[str, Any], operands: Mapping[str, Operand]
 ) -> RecordedCall:
-    """Return a call with the range of each array of integers, which may be indices."""
+    """Return a call with the value range of each integer array, because integers may be indices."""
     arguments = dict(call.arguments)
     for name, operand in operands.items():
         if operand.dtype.lstrip("u").startswith("int") and operand.size:
@@ -157,7 +160,7 @@ def with_ranges(
 def with_data(
     call: RecordedCall, bound: Mapping[str, Any], operands: Mapping[str, Operand], folder: Path
 ) -> RecordedCall:
-    """Return a call with copies of its arrays, in files."""
+    """Copy the arrays of a call into files of a folder; return the call with these files."""
     arguments = dict(call.arguments)
     for name in operands:
         declared = arguments[name]
@@ -168,7 +171,7 @@ def with_data(
 
 
 def memory_of(operand: Operand) -> Operand:
-    """Return what is copied of an array: itself, or all memory that it spans."""
+    """Return the operand to copy: a contiguous array itself, else all memory that it spans."""
     return operand if operand.is_contiguous and operand.shape else operand.memory
 
 
@@ -176,14 +179,14 @@ def copy_of(array: Any, operand: Operand) -> Any:
     """Return a copy of an array on its device."""
     library = kind_of(array)
     assert isinstance(library, DeviceLibrary)
-    return library.copied(library.view(library.through(array), memory_of(operand)))
+    return library.copied(library.view(library.readable(array), memory_of(operand)))
 
 
 def _on_host(array: Any, operand: Operand) -> Any:
-    """Return a copy of an array in the host's memory; bfloat16 as bits."""
+    """Return a copy of an array in host memory; bfloat16 as bits."""
     library = kind_of(array)
     assert isinstance(library, Library)
-    seen = library.view(library.through(array), memory_of(operand))
+    seen = library.view(library.readable(array), memory_of(operand))
     if operand.dtype == "bfloat16":  # NumPy has no such type
         import torch
 
@@ -200,9 +203,10 @@ def resolved_call(
     operands: Mapping[str, Operand],
     passed_on: Mapping[str, int],
 ) -> ResolvedCall:
-    """Return a call as `autotune.load` launches it: the first array is its result, for the shortest way.
+    """Return a call for the launch code of `autotune.load`.
 
-    ``passed_on`` are the positions of arguments whose values may differ from call to call.
+    Its result is the first array, since `GpuCall.shortest` needs a passed result. ``passed_on`` has the
+    positions of arguments whose values may differ from call to call.
     """
     arguments, arrays = declared_arguments(kernel, problem), dict[str, ArrayArgument]()
     for name, argument in arguments.items():
@@ -218,7 +222,7 @@ def resolved_call(
 
 
 def write_calls(project: Project, name: str, calls: Iterable[RecordedCall]) -> None:
-    """Write the calls that ``autotune run FILE:FUNCTION`` tunes, the latest of each problem."""
+    """Write the calls that ``autotune run FILE:FUNCTION`` tunes: the latest call of each problem."""
     known = {json.dumps((call.file, call.problem)): call for call in calls}
     file = calls_file(project, name)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -232,10 +236,12 @@ def read_calls(project: Project, name: str) -> list[RecordedCall]:
         try:
             return msgspec.json.decode(file.read_bytes(), type=list[RecordedCall])
         except msgspec.MsgspecError as error:
-            raise UsageError(f"{file}: {error}; remove it, and record again") from error
+            raise UsageError(
+                f"{file}: {error}; remove the file, and record the calls again"
+            ) from error
     return []
 
 
 def calls_file(project: Project, name: str) -> Path:
-    """Return the file of a project's recorded calls of a name."""
+    """Return the file with a project's recorded calls of the functions of a name."""
     return Path(data_path("calls", project.folder, f"{name}.json"))

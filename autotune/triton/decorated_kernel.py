@@ -21,15 +21,16 @@ from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
 from autotune.triton.calls import ConfiguredLaunch, PassedArray, RecordedCall
 from autotune.values import Configuration, Problem, Value
 
-#: Elements of all arrays of a call that the interpreter runs.
-_MOST_INTERPRETED = 1 << 24
-RECORD_AGAIN = "record again: run the program with AUTOTUNE_RECORD_SIZES=1"
+#: Most elements of all arrays together of a call that the interpreter runs.
+_MAX_INTERPRETED = 1 << 24
+#: The remedy of messages about recorded calls.
+RECORD_AGAIN = "record the calls again: run the program with AUTOTUNE_RECORD_SIZES=1"
 
 
 class DecoratedKernel(Kernel):
     """The kernel of a decorated function.
 
-    Every array may be read and written, so configurations must agree on all of them.
+    It may read and write every array, so configurations must agree on all arrays.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class DecoratedKernel(Kernel):
             name=name,
             problems=[Problem(call.problem) for call in calls],
             default=configurations[0],
-            # No call of another size is known, where finalists would be verified too.
+            # Finalists cannot be verified at other sizes: no call of them is known.
             static=[n for n, size in calls[0].problem.items() if isinstance(size, int)],
             **parameters,
         )
@@ -61,7 +62,7 @@ class DecoratedKernel(Kernel):
         self.module = function.__module__.removeprefix(SPACE)
         self.calls: dict[Problem, RecordedCall] = {}
         self._launches: dict[Problem, dict[Configuration, ConfiguredLaunch]] = {}
-        #: Of each call: recording a call makes no result of another call stale.
+        #: A fingerprint for each call, so that a new call makes no result of another call stale.
         self._fingerprints: dict[Problem, str] = {}
         for call in calls:
             self.add(call)
@@ -84,11 +85,11 @@ class DecoratedKernel(Kernel):
         self._launches[problem] = {
             Configuration(launch.configuration): launch for launch in call.launches
         }
-        # A file with a caller's data has a name of its own.
+        # The name of a file with a caller's data is unique, so its content is part of the fingerprint.
         self._fingerprints[problem] = text_fingerprint(msgspec.json.encode(call).decode())
 
     def of_problem(self, p: Problem) -> Self:
-        """Return the kernel with the reference and the fingerprint of one call."""
+        """Return the kernel with the reference and the fingerprint of a problem's call."""
         problem, own = self.normal(p), copy(self)
         if call := self.calls.get(problem):
             own.fingerprint += self._fingerprints[problem]
@@ -97,13 +98,16 @@ class DecoratedKernel(Kernel):
         return own
 
     def edges_on(self, device: Device) -> tuple[Problem, ...]:
-        """Return all small calls for the interpreter, in place of odd sizes; none for a GPU."""
+        """Return the problems of small calls for the interpreter; none for a GPU.
+
+        They replace the odd sizes of other kernels.
+        """
         if device.backend != "interpreter":
             return ()
-        return tuple(p for p, call in self.calls.items() if _elements(call) <= _MOST_INTERPRETED)
+        return tuple(p for p, call in self.calls.items() if _elements(call) <= _MAX_INTERPRETED)
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
-        """Return parameters, and all arguments that are compiled in."""
+        """Return the parameters, and all arguments that are compiled into the binary."""
         constants, launch = self._call(p).constants, self._launches[self.normal(p)].get(c)
         return {**constants, **(launch.constants if launch else {}), **c}
 
@@ -112,7 +116,7 @@ class DecoratedKernel(Kernel):
         if found is None:
             known = "; ".join(f"{problem}".replace(", ", ",") for problem in self.calls)
             raise self.error(
-                f"no call of ({p}) is recorded, which says what it passes; {RECORD_AGAIN} "
+                f"no call of ({p}) is recorded, so its arguments are unknown; {RECORD_AGAIN} "
                 f"(recorded: {known})"
             )
         return found
@@ -123,7 +127,7 @@ class DecoratedKernel(Kernel):
 
     def _launch(self, c: Configuration, p: Problem) -> Any:
         if not all(isinstance(value, int | str) for value in p.values()):
-            raise UntraceableError("a grid is that of a call")
+            raise UntraceableError("the grid is known for recorded calls only")
         call = self._call(p)
         launch = self._launches[self.normal(p)].get(c)
         if launch is None:
@@ -135,7 +139,7 @@ class DecoratedKernel(Kernel):
 
     def _requires(self, c: Configuration, p: Problem) -> bool:
         if not all(isinstance(value, int | str) for value in p.values()):
-            return True  # other sizes prune otherwise
+            return True  # pruning may differ at other sizes
         launches = self._launches.get(self.normal(p))
         return launches is None or c in launches
 
@@ -145,18 +149,18 @@ def _elements(call: RecordedCall) -> int:
 
 
 def _named(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """Give a function a signature, by which it is called."""
+    """Set the signature of a function; the caller passes arguments by these names."""
     kind = Parameter.POSITIONAL_OR_KEYWORD
     function.__signature__ = Signature([Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     return function
 
 
 def _member(names: Sequence[str], configurations: Sequence[Mapping[str, Value]]) -> Any:
-    """Return the rule that a configuration is one of those listed."""
+    """Return the constraint that a configuration is in the list."""
     listed = {tuple(values[name] for name in names) for values in configurations}
 
     def is_listed(*values: Value, **named: Value) -> bool:
-        """It is one of the configurations of the decorator."""
+        """The configuration is in the decorator's list."""
         return (*values, *(named[name] for name in names if name in named)) in listed
 
     return _named(is_listed, names)
@@ -165,7 +169,7 @@ def _member(names: Sequence[str], configurations: Sequence[Mapping[str, Value]])
 def _reference(
     function: Callable[..., Mapping[str, Any]], call: RecordedCall
 ) -> Callable[..., Any]:
-    """Return a person's reference with values for all arrays: others than those it names stay as they are."""
+    """Return a user's reference completed to all arrays: arrays that it does not return stay unchanged."""
     arrays = [name for name, value in call.arguments.items() if isinstance(value, PassedArray)]
     wanted, constants = list(signature(function).parameters), call.constants
 
@@ -173,7 +177,7 @@ def _reference(
         known = {**constants, **given}
         found = function(**{name: known[name] for name in wanted})
         if not isinstance(found, Mapping):
-            raise TypeError("expected a dict of the arrays that the function writes, by name")
+            raise TypeError("return a dict of the arrays that the function writes, by name")
         return {**{name: given[name] for name in arrays}, **found}
 
     return _named(
@@ -191,11 +195,12 @@ def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
         return np.float32(value)
     is_bits = value.dtype == "bfloat16"
     is_float = value.dtype.endswith(("float16", "float32", "float64"))
-    # Other numbers in one of the two data sets: what is not written shows, whatever the caller's memory held.
+    # The exact data set has random numbers instead of the caller's: so a missing write shows, even if the
+    # caller's memory already held the result.
     if value.file and not (is_float and rng.exact):
         array = np.load(value.file, mmap_mode="r")
         return InOut(BFloat16(array) if is_bits else array)
-    if is_bits:  # of numbers from 1/8 to 2
+    if is_bits:  # numbers from 1/8 to 2
         return InOut(BFloat16(rng.integers(0x3E00, 0x4000, value.shape, np.uint16)))
     if is_float:
         return InOut(rng.standard_normal(value.shape, np.dtype(value.dtype)))
@@ -205,7 +210,7 @@ def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
 
 
 def _fingerprint(reference: Callable[..., Any] | None, tolerance: float | None) -> str:
-    """Return the fingerprint of tolerance and reference, with all that the reference uses."""
+    """Return the fingerprint of the tolerance, the reference and the modules that the reference uses."""
     text = f"{tolerance}"
     if reference is not None:
         found = Description(reference.__module__, [reference])

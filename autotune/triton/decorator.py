@@ -1,7 +1,7 @@
-"""`autotune`: takes the arguments of `triton.autotune`; remembers, verifies, and launches through the driver.
+"""`autotune`: takes the arguments of `triton.autotune`; records and verifies results.
 
-A call is answered from the record, else it is tuned in a worker process on copies of its arrays. It is
-launched as `autotune.load` launches. Triton launches it if an argument is neither a plain array nor a number.
+A call uses the recorded configuration. Without a record, a worker process tunes it on copies of its arrays.
+The launch code is that of `autotune.load`. Triton launches calls with other arguments than arrays and numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
 
-from autotune.calling.call_cache import MAX_CALLS, CallCache, put
 from autotune.calling.choice import Choice, LaunchPlan
+from autotune.calling.first_call import MAX_CALLS, CallCache, put
 from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.libraries import Library, kind_of
 from autotune.calling.loaded import LoadedPlan
@@ -58,37 +58,39 @@ def autotune(
     name: str | None = None,
     **parameters: Any,
 ) -> Callable[[Any], Decorated]:
-    """Tune a `triton.jit` function, with results that are verified and outlive the process.
+    """Tune a `triton.jit` function; verify the results and record them for later processes.
 
     Parameters
     ----------
     configs, key, prune_configs_by, reset_to_zero, restore_value, pre_hook
-        As `triton.autotune` takes them. Hooks may fill arrays (``zero_``, ``fill_``). Its arguments that
-        say how to measure are ignored.
+        The arguments of `triton.autotune`. Hooks may fill arrays (``zero_``, ``fill_``). Its other
+        arguments, which control measuring, are ignored.
     reference : callable, optional
         Takes arguments by name, arrays as float64; returns a dict of the arrays that the kernel writes.
-        Without it configurations have to agree.
+        Without a reference the configurations must agree.
     tolerance : float, optional
-        Largest absolute error. Default: as of every kernel.
+        Largest absolute error. Default: the default of all kernels.
     tune : {"first_call", "background", "off"}
-        With ``off`` the nearest recorded problem answers, else the first configuration; with ``background``
-        until the call is tuned. ``AUTOTUNE_TUNE`` says so for all functions.
+        ``first_call``: a call waits until it is tuned. ``off``: the nearest recorded problem answers, else
+        the first configuration. ``background``: the same until a search in the background has tuned the
+        call. ``AUTOTUNE_TUNE`` overrides it for all functions.
     budget : str
-        Of each problem: ``60s``, ``200evals``.
+        Budget of each problem: ``60s``, ``200evals``.
     name : str, optional
-        Of the record. Default: the function's name without leading, trailing and doubled underscores.
+        Name of the records. Default: the function's name without leading, trailing and doubled
+        underscores.
     **parameters : sequence
-        In place of ``configs``: values of each; every combination is a configuration.
+        Values of each parameter, in place of ``configs``; every combination is a configuration.
 
     Returns
     -------
     callable
-        Decorator of a `triton.jit` function.
+        The decorator of a `triton.jit` function.
 
     Raises
     ------
     UsageError
-        If arguments do not fit, or there are more than 20,000 configurations.
+        If an argument is invalid, or there are more than 20,000 configurations.
     """
     options = Options(reference, tolerance, tune, budget, name)
     listed = listed_configurations(configs, key, parameters)
@@ -105,32 +107,33 @@ def autotune(
 
 @dataclass(eq=False)
 class _Answer:
-    """The answer for calls that are alike."""
+    """The answer for all calls with one key."""
 
     config: Config
-    #: Makes the call for a grid and arguments by name; None if Triton launches it.
+    #: Prepares the call for a grid and arguments by name; None if Triton launches it.
     make: Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]] | None = None
-    #: Arguments of the grid that no caller passes.
+    #: Arguments of the grid function that the caller does not pass.
     meta: dict[str, Any] = field(default_factory=dict)
+    #: Prepared calls by grid.
     by_grid: dict[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
-    #: Whether it stays: not while the call is tuned in the background, or part of a graph.
+    #: False while a search in the background tunes the call, and while a graph captures it.
     is_settled: bool = True
 
 
 class Decorated(Autotuner):  # type: ignore[misc]
-    """A tuned `triton.jit` function, called as ``function[grid](...)``; made by `autotune`.
+    """A tuned `triton.jit` function; call it as ``function[grid](...)``. `autotune` returns it.
 
     Attributes
     ----------
     best_config : triton.Config
-        Of the last call.
+        The configuration of the last call.
     """
 
     def __init__(self, options: Options, *args: Any, **hooks: Any) -> None:
         super().__init__(*args, **hooks)
         self._function = TritonFunction(self.fn, self.base_fn, self.keys, self.configs, options)
         self.name = self._function.name
-        #: By the types and names of a call's values.
+        #: Readers by the types and names of a call's values.
         self._readers: dict[object, Reader] = {}
         self._numbers = count()
         self._answers = CallCache()
@@ -139,7 +142,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         return partial(self._call, grid)
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
-        """Launch on a grid, after a search if the call is new, as ``function[grid](...)`` does."""
+        """Launch on a grid like ``function[grid](...)``; tune the call first if it is new."""
         if warmup:
             return self.warmup(*args, grid=grid, **named)
         return self._call(grid, *args, **named)
@@ -209,7 +212,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
     def _kept(
         self, args: Sequence[Any], named: Mapping[str, Any], grid: Any
     ) -> dict[Configuration, Config]:
-        """Return what Triton's own pruning leaves, in its order."""
+        """Return the configurations that Triton's pruning leaves, in its order."""
         if len(self.configs) == 1:
             return self._function.configurations
         self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -217,7 +220,9 @@ class Decorated(Autotuner):  # type: ignore[misc]
         self.nargs = {}
         recorded = {config: c for c, config in self._function.configurations.items()}
         if any(config not in recorded for config in kept):
-            raise UsageError(f"{self.name}: prune_configs_by returns a configuration of its own")
+            raise UsageError(
+                f"{self.name}: prune_configs_by returns a configuration that is not in the list"
+            )
         return {recorded[config]: config for config in kept}
 
     def _answer(
@@ -230,7 +235,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
             call = NewCall(bound, grid, kept, *function.described(bound))
         except UsageError as error:
             if not function.is_interpreted:
-                warnings.warn(f"{self.name}: launched by Triton, untuned: {error}", stacklevel=4)
+                warnings.warn(f"{self.name}: Triton launches it, untuned: {error}", stacklevel=4)
             return _Answer(first)
         if is_recording():
             record(function, with_ranges(self._with_launches(call), bound, call.operands))
@@ -240,8 +245,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
         index = device_index(values, libraries_of(values))
         if index is None:
             raise UsageError(
-                f"{self.name}: its arrays are in the host's memory; Triton takes a GPU's, or interprets "
-                "where TRITON_INTERPRET=1 is set before it is imported"
+                f"{self.name}: its arrays are in host memory; pass arrays on a GPU, or set "
+                "TRITON_INTERPRET=1 before the import of Triton"
             )
         device = backend("cuda").devices()[index]
         kernel = function.kernel([call.recorded])
@@ -253,7 +258,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         return _Answer(config, make, meta, is_settled=is_settled)
 
     def _with_launches(self, call: NewCall) -> RecordedCall:
-        """Return a call with the launch of each configuration, and the arrays that hooks fill before it."""
+        """Return a call with the launch of each configuration, including the fills of hooks."""
         found = []
         for c, config in call.kept.items():
             fills = [(name, 0.0) for name in self.reset_to_zero]
@@ -275,7 +280,7 @@ def _maker(
     launch: ConfiguredLaunch,
     device: Device,
 ) -> Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]]:
-    """Return a function that makes the call for a grid; it holds no array of the caller."""
+    """Return a function that prepares the call for a grid; it keeps no array of the caller."""
     recorded, operands, is_exact = call.recorded, call.operands, reader.is_exact
 
     def make(size: tuple[int, ...], bound: Mapping[str, Any]) -> Callable[..., Any]:
@@ -288,7 +293,7 @@ def _maker(
             if type(value) in (int, float) and not is_exact[place]
         }
         resolved = resolved_call(kernel, choice.problem, bound, operands, passed_on)
-        with everything_allowed():  # the caller may capture a graph
+        with everything_allowed():  # a graph may capture the call
             loaded = LoadedPlan(LaunchPlan.of(resolved, device, choice), device.index)
         values = list(bound.values())
         return GpuCall(resolved, loaded, values, libraries_of(values)).shortest
@@ -303,5 +308,5 @@ def libraries_of(values: Sequence[Any]) -> list[Library | None]:
 
 
 def _for_triton(value: Any) -> Any:
-    """Return an argument as Triton takes it: its interpreter takes a pointer for an array of NumPy."""
+    """Return an argument for Triton; its interpreter takes a pointer for a NumPy array."""
     return Pointer(value.ctypes.data, value.dtype.name) if isinstance(value, np.ndarray) else value

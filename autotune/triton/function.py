@@ -29,7 +29,7 @@ from autotune.values import Configuration, Problem
 
 @dataclass(frozen=True)
 class NewCall:
-    """A call that was not made before."""
+    """A call without a prepared launch."""
 
     #: Arguments by name.
     bound: Mapping[str, Any]
@@ -53,17 +53,19 @@ class TritonFunction:
     base : function
         The Python function.
     jit : triton.JITFunction
-        The function as Triton compiles it.
+        The function without decorators around it.
     name : str
-        Of its records.
+        Name of its records.
     keys : list of str
         Arguments whose values are problem fields.
     configurations : dict
-        `triton.Config` by configuration, as records hold it.
-    tuned, constants : set of str
-        Arguments that a configuration gives; constexpr arguments that the caller gives.
+        `triton.Config` by configuration of a record.
+    tuned : set of str
+        Arguments that a configuration gives.
+    constants : set of str
+        Constexpr arguments that the caller gives.
     heuristics : dict
-        Functions of constexpr arguments that follow from others.
+        Functions that compute further constexpr arguments, by name.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class TritonFunction:
 
     @cached_property
     def project(self) -> Project:
-        """Return the project of that file."""
+        """Return the project of the function's file."""
         return project_of(Path(self.base.__code__.co_filename).parent)
 
     @property
@@ -105,7 +107,7 @@ class TritonFunction:
         return not hasattr(self.jit, "params")
 
     def kernel(self, calls: Sequence[RecordedCall]) -> DecoratedKernel:
-        """Return the kernel whose problems are some calls."""
+        """Return the kernel with calls as its problems."""
         configurations = list(map(dict, self.configurations))
         options = self.options
         return DecoratedKernel(
@@ -113,7 +115,10 @@ class TritonFunction:
         )
 
     def described(self, bound: Mapping[str, Any]) -> tuple[RecordedCall, dict[str, Operand]]:
-        """Return a call without its launches, and its arrays; raise `UsageError` if only Triton can launch it."""
+        """Return a call without its launches, and its arrays by name.
+
+        Raise `UsageError` if only Triton can launch it.
+        """
         if other := [name for name in bound if name not in self.parameters]:
             raise UsageError(f"{other[0]} is an option of Triton")
         arguments, operands, constants = dict[str, Any](), dict[str, Operand](), dict[str, Any]()
@@ -128,7 +133,7 @@ class TritonFunction:
                 operands |= {} if operand is None else {name: operand}
                 types.append(type_name)
             elif name not in self.tuned and name not in self.heuristics:
-                raise UsageError(f"{name} is left out, but is passed to the device")
+                raise UsageError(f"{name} is missing, which the device function takes")
         keys = {name: bound.get(name) for name in self.keys if name not in operands}
         fields = {
             **keys,
@@ -139,7 +144,7 @@ class TritonFunction:
         return RecordedCall(problem, arguments, constants, file=self.file), operands
 
     def launch(self, call: NewCall, c: Configuration, config: Config) -> ConfiguredLaunch:
-        """Return how a configuration launches a call, without the work of hooks before it."""
+        """Return the launch of a call with a configuration, without the fills of hooks."""
         meta = {**self.defaults, **call.bound, **config.all_kwargs()}
         constants = dict[str, Any]()
         for name, heuristic in self.heuristics.items():
@@ -148,7 +153,7 @@ class TritonFunction:
         return ConfiguredLaunch(dict(c), tuple(map(int, grid)), constants)
 
     def fits(self, call: RecordedCall) -> bool:
-        """Return whether a recorded call passes what the function takes now."""
+        """Return whether a recorded call fits the function's current arguments and configurations."""
         taken = [n for n in self.parameters if n not in self.tuned | self.heuristics.keys()]
         arrays = [n for n, value in call.arguments.items() if isinstance(value, PassedArray)]
         fields = {n.lower() for n in (*self.keys, *self.constants) if n not in arrays}
@@ -163,6 +168,6 @@ class TritonFunction:
 
 
 def listed_in(call: RecordedCall) -> set[Configuration]:
-    """Return the configurations that a call was recorded with."""
+    """Return the configurations of a recorded call, launched and pruned."""
     launched = (launch.configuration for launch in call.launches)
     return {*map(Configuration, (*launched, *call.pruned))}

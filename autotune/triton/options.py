@@ -1,4 +1,4 @@
-"""Checks the arguments of the decorator, and lists the configurations that they name."""
+"""Checks the arguments of the decorator, and lists its configurations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from autotune.values import Configuration
 
 #: Options of `triton.Config` and their defaults.
 OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
-_MOST_CONFIGURATIONS = 20_000
-_LISTED = "a parameter takes a tuple of values"
-#: Arguments of `triton.autotune` that say how it measures, or restore what its measuring overwrote.
+#: Most combinations of parameter values.
+_MAX_CONFIGURATIONS = 20_000
+#: Arguments of `triton.autotune` that control measuring, or restore arrays after measuring.
 _IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "post_hook"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of the decorator that `triton.autotune` does not have; see `autotune`."""
+    """The arguments of the decorator in addition to those of `triton.autotune`; see `autotune`."""
 
     reference: Callable[..., Mapping[str, Any]] | None
     tolerance: float | None
@@ -36,7 +36,7 @@ class Options:
     name: str | None
 
     def check(self) -> None:
-        """Raise `UsageError` if ``tune``, its variable or ``budget`` is wrong."""
+        """Raise `UsageError` if ``tune``, its environment variable or ``budget`` is invalid."""
         tuning(self.tune)
         tuning(os.environ.get(VARIABLE) or self.tune, name=VARIABLE)
         Budget.parse(str(self.budget))
@@ -45,7 +45,7 @@ class Options:
 def listed_configurations(
     configs: Sequence[Config] | None, key: Sequence[str], parameters: Mapping[str, Any]
 ) -> list[Config]:
-    """Return the configurations of the decorator; raise `UsageError` if its arguments do not fit."""
+    """Return the configurations of the decorator; raise `UsageError` if an argument is invalid."""
     given = {name: values for name, values in parameters.items() if name not in _IGNORED}
     is_list = configs is None or _is_list(configs, Config)
     refuse(
@@ -58,7 +58,7 @@ def listed_configurations(
         *(
             (
                 not _is_list(values) or not len(values),
-                f"autotune: {name}={values!r}: {_LISTED}: {name}=(64, 128)",
+                f"autotune: {name}={values!r}: give a tuple of values, as {name}=(64, 128)",
             )
             for name, values in given.items()
         ),
@@ -67,13 +67,18 @@ def listed_configurations(
 
 
 def argument_names(fn: Any, key: Sequence[str], configs: Sequence[Config]) -> list[str]:
-    """Return the names of a function's arguments; raise `UsageError` if ``key`` or a configuration has others."""
+    """Return the names of a function's arguments.
+
+    Raise `UsageError` if ``key`` or a configuration has an unknown name.
+    """
     inner, names = fn, getattr(fn, "arg_names", None)
     while hasattr(inner, "fn"):
         inner = inner.fn
     where = f"autotune: {getattr(inner, '__name__', inner)}"
     if names is None:
-        raise UsageError(f"{where} is no Triton function; write @triton.jit below @autotune(...)")
+        raise UsageError(
+            f"{where} is not a Triton function; write @triton.jit below @autotune(...)"
+        )
     known = [*names, *OPTIONS]
     used = {name for config in configs for name in config.kwargs}
     refuse(
@@ -87,7 +92,10 @@ def argument_names(fn: Any, key: Sequence[str], configs: Sequence[Config]) -> li
 
 
 def as_recorded(name: str, configs: Sequence[Config]) -> dict[Configuration, Config]:
-    """Return configurations as records hold them, without options that are the default in all of them."""
+    """Return `triton.Config` by configuration of a record.
+
+    Configurations have no option that has its default value in all of them.
+    """
     every = [{**config.kwargs, **OPTIONS, **config.all_kwargs()} for config in configs]
     names = [
         parameter
@@ -98,7 +106,7 @@ def as_recorded(name: str, configs: Sequence[Config]) -> dict[Configuration, Con
     for values in every:
         if lacking := [parameter for parameter in names if values.get(parameter) is None]:
             text = f"autotune: {name}: a configuration lacks {lacking[0]}, which others have"
-            raise UsageError(f"{text}; give it in all")
+            raise UsageError(f"{text}; give {lacking[0]} in all configurations")
     made = [
         Configuration({parameter: values[parameter] for parameter in names}) for values in every
     ]
@@ -106,7 +114,7 @@ def as_recorded(name: str, configs: Sequence[Config]) -> dict[Configuration, Con
 
 
 def _is_list(given: Any, kind: type = object) -> bool:
-    """Return whether an argument is a list, a tuple or the like, of values of one kind."""
+    """Return whether an argument is a list, a tuple or another sequence of values of a type."""
     is_several = hasattr(given, "__len__") and hasattr(given, "__getitem__")
     return is_several and not isinstance(given, str) and all(isinstance(v, kind) for v in given)
 
@@ -119,8 +127,10 @@ def _compile_options() -> set[str]:
 
 def _every(given: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
     total = np.prod([len(values) for values in given.values()], dtype=float)
-    if total > _MOST_CONFIGURATIONS:
-        raise UsageError(f"autotune: {total:.0f} configurations, at most {_MOST_CONFIGURATIONS}")
+    if total > _MAX_CONFIGURATIONS:
+        raise UsageError(
+            f"autotune: {total:.0f} configurations, more than {_MAX_CONFIGURATIONS}; give fewer values"
+        )
     for values in product(*given.values()):
         chosen = dict(zip(given, values, strict=True))
         options = {name: chosen.pop(name) for name in OPTIONS if name in chosen}

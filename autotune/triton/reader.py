@@ -1,4 +1,4 @@
-"""Reads the arguments of a call: a key that calls have in common which are treated alike, and what to launch with."""
+"""Reads the arguments of a call: the key of its prepared call, and the addresses and numbers of its launch."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from autotune.languages.base import ALIGNMENT
 
 @dataclass(frozen=True)
 class Reader:
-    """A way to read arguments of some types and names."""
+    """The reader of calls whose arguments have certain types and names."""
 
     names: list[str]
-    #: Whether the number itself decides what is tuned or compiled, for each argument.
+    #: Whether the value of each argument decides the tuning or the binary.
     is_exact: list[bool]
-    #: Returns the key of a call, and the addresses and numbers to launch with.
+    #: Returns the key of a call, and the addresses and numbers of its launch.
     read: Callable[[Sequence[Any]], tuple[object, list[Any]]]
 
 
 def reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> Any:
-    """Return the function of a `Reader`, as one expression: it is called millions of times.
+    """Return the function of a `Reader`, generated as source because calls are many and short.
 
-    ``number`` tells its keys from those of other readers.
+    ``number`` is part of its keys, so that they differ from the keys of other readers.
     """
     seen, passed_on, aligned, known = [f"{number}"], list[str](), list[str](), dict[str, Any]()
     begin = [f"({''.join(f'v{place}, ' for place in range(len(values)))}) = values"]
@@ -33,16 +33,19 @@ def reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> Any
         name, kind = f"v{place}", type(value)
         try:
             adapter = kind_of(value)
-        except UsageError:  # Triton launches
+        except UsageError:  # Triton launches the call
             passed_on.append("None")
             continue
-        if type(adapter) is Torch:  # as Triton specialises it: whatever its shape
+        if type(adapter) is Torch:  # like Triton: the type and the alignment, not the shape
             begin.append(f"p{place} = {name}.data_ptr()")
-            seen += [f"{name}.dtype", f"{name}.{'get_device()' if adapter.several else 'is_cuda'}"]
+            seen += [
+                f"{name}.dtype",
+                f"{name}.{'get_device()' if adapter.has_several_devices else 'is_cuda'}",
+            ]
             aligned.append(f"p{place}")
             passed_on.append(f"p{place}")
         elif isinstance(adapter, Library):
-            known[f"seen{place}"] = adapter.seen
+            known[f"seen{place}"] = adapter.key_part
             begin += [f"p{place} = []", f"k{place} = seen{place}({name}, p{place})"]
             seen.append(f"k{place}")
             passed_on.append(f"*p{place}")

@@ -1,4 +1,4 @@
-"""Chooses the configuration of a call by the records, after a search on copies of its arrays if one is due."""
+"""Chooses the configuration of a call from the records, after a search on copies of its arrays if necessary."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from autotune.tuned.lookup import lookup
 from autotune.tuned.merged import EXACT
 from autotune.values import Configuration, Problem
 
-#: Longest time to verify and time one configuration while a caller waits: a kernel that takes longer hangs.
-_LONGEST_S = 5.0
+#: Longest time to verify and time one configuration while a caller waits, in seconds.
+_TIMEOUT_S = 5.0
 
 
 def chosen(
@@ -39,10 +39,9 @@ def chosen(
     device: Device,
     with_launches: Callable[[NewCall], RecordedCall],
 ) -> tuple[Choice, bool]:
-    """Return the configuration of a call, and whether it stays: a search in the background may change it.
+    """Return the configuration of a call, and whether it is settled; a search in the background may change it.
 
-    The problem of ``kernel`` is the call. ``with_launches`` adds the launch of each configuration to a call,
-    for a search.
+    The problem of ``kernel`` is the call. ``with_launches`` adds the launch of each configuration to a call.
     """
     found, is_settled = _found(kernel, call.problem, device), True
     mode = os.environ.get(VARIABLE) or function.options.tune
@@ -69,7 +68,7 @@ def _tune(
     device: Device,
     with_launches: Callable[[NewCall], RecordedCall],
 ) -> None:
-    """Search while the caller waits; warn of wrong configurations."""
+    """Tune while the caller waits; warn of wrong configurations."""
     try:
         wrong = _search(function, with_launches(call), call.bound, call.operands, device)
     except AutotuneError as error:
@@ -85,7 +84,7 @@ def _begun(
     stream: int,
     with_launches: Callable[[NewCall], RecordedCall],
 ) -> Callable[[], str]:
-    """Copy a call's arrays on the device, in order with its stream; return a function that searches on the copies."""
+    """Copy a call's arrays on the device, ordered by its stream; return a function that tunes on the copies."""
     recorded, copies, operands = with_launches(call), dict(call.bound), dict(call.operands)
     for name, operand in call.operands.items():
         copies[name] = copy_of(call.bound[name], operand)
@@ -108,7 +107,7 @@ def _search(
     operands: Mapping[str, Operand],
     device: Device,
 ) -> list[str]:
-    """Search on copies of a call's arrays in other processes; return a line for each wrong configuration."""
+    """Tune on copies of a call's arrays in other processes; return a line for each wrong configuration."""
 
     def kernel_with_data(folder: Path) -> DecoratedKernel:
         return function.kernel([with_data(call, bound, operands, folder)])
@@ -119,7 +118,7 @@ def _search(
         Problem(call.problem),
         kernel_with_data,
         budget=Budget.parse(function.options.budget),
-        timeout_s=_LONGEST_S,
+        timeout_s=_TIMEOUT_S,
         command="autotune.triton",
     )
     return [
@@ -131,7 +130,7 @@ def _search(
 
 
 def _found(kernel: DecoratedKernel, problem: Problem, device: Device) -> TunedConfig | None:
-    """Return the answer of the records; None if they have none."""
+    """Return the answer of lookup; None without a record."""
     try:
         return lookup(kernel.name, device=device, project=kernel.project, **problem)
     except UsageError:
@@ -139,7 +138,7 @@ def _found(kernel: DecoratedKernel, problem: Problem, device: Device) -> TunedCo
 
 
 def _is_known(kernel: DecoratedKernel, found: TunedConfig | None) -> bool:
-    """Return whether an answer was tuned for this problem and the current source."""
+    """Return whether an answer is for this problem and the current source."""
     if found is None or found.quality != EXACT or found.origin is None:
         return False
     return found.origin.source == source_fingerprint(kernel)
@@ -150,4 +149,4 @@ def _stream_of(call: NewCall) -> int:
     array = next(call.bound[name] for name in call.operands)
     library = kind_of(array)
     assert isinstance(library, DeviceLibrary)
-    return library.stream_asker()(library.device_index(array) or 0)
+    return library.stream_getter()(library.device_index(array) or 0)
