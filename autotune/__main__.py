@@ -15,18 +15,18 @@ def main() -> None:
     listen()
     try:
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # while the command line ended
+    except KeyboardInterrupt:  # at the end of the command line
         with suppress(OSError):
-            sys.stderr.write("error: interrupted; what was measured is kept\n")
+            sys.stderr.write("error: interrupted; all finished measurements are kept\n")
         code = 130
     stop_listening(signal.SIG_IGN if code == 130 else signal.SIG_DFL)
     if code == 130:
-        # Without Python's own ending: it waits for threads, and where the interrupt met code that a
-        # library gave to exec(), it would end by SIGINT (run_eval_code_obj of its pythonrun.c).
+        # os._exit, because Python's normal exit waits for threads. After an interrupt in code of exec() it
+        # would also end the process by SIGINT (run_eval_code_obj in pythonrun.c).
         for stream in (sys.stdout, sys.stderr):
             with suppress(
                 OSError, ValueError, AttributeError
-            ):  # None where it was closed at the start
+            ):  # a stream is None if it was closed at the start
                 stream.flush()
         os._exit(code)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""`tune`: `autotune run` for scripts and notebooks."""
+"""`tune`: the command ``autotune run`` as a function for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from autotune.tuned.record import TunedRecord
 
 
-#: Columns of `Tuned.frame` that a row may lack: whole numbers, and others.
+#: Integer columns of `Tuned.frame` that may have missing values.
 _COUNTS = ("registers", "spill_bytes", "shared_bytes", "sm_mhz")
+#: Floating-point columns of `Tuned.frame` that may have missing values.
 _QUANTITIES = (
     *("median_ms", "max_error", "compile_s", "verify_s", "measure_s"),
     *("energy_mj", "power_w", "power_limit_w"),
@@ -48,10 +49,9 @@ class Tuned:
     Attributes
     ----------
     run : RunResult
-        What was measured, problem by problem.
+        The measurements, by problem.
     published : Published or None
-        The record, and the files that were written; None where one configuration was measured, of
-        which nothing is.
+        The record and the written files; None if only one configuration was measured (`config`).
     """
 
     run: RunResult
@@ -73,7 +73,7 @@ class Tuned:
     def frame(self) -> pandas.DataFrame:
         """Return every measurement as a row; parameters, problem fields and ``metrics.NAME`` are columns.
 
-        Numbers that are not known are NA. Only ``samples_ms`` holds objects, lists.
+        Unknown numbers are NA. The column ``samples_ms`` has lists.
         """
         import pandas
 
@@ -120,59 +120,59 @@ def tune(
 ) -> Tuned:
     """Find the fastest verified configuration of a kernel for each problem.
 
-    A kernel of a script or notebook is sent by value to the processes that compile and measure; they
-    never run the script.
+    The processes that compile and measure get a kernel of a script or notebook by value; they never run
+    the script.
 
     Parameters
     ----------
     kernel : str or Kernel
-        A name, the path of a space file, or a kernel: of a space file, a script or a notebook.
-    problems : sequence of Problem or mapping, or one of them
-        Default: the kernel's own for the effort.
+        A name, the path of a space file, or a kernel of a space file, a script or a notebook.
+    problems : sequence of Problem or mapping, or a single one
+        Default: the kernel's problems for the effort.
     budget : str, optional
         ``90s``, ``10m`` or ``200evals``, for all problems together.
     effort : {"quick", "full"}
-        As ``autotune run --effort``.
+        The effort of ``autotune run --effort``.
     strategy : str
         See ``autotune list strategies``.
     objective : {"time", "energy", "edp"}
-        What is minimised.
+        The quantity to minimise.
     device : str, optional
-        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable. Of
-        a fleet a backend, an architecture or a part of a model's name; default: the model with most
-        cards.
+        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once. Default: the first usable device.
+        With a fleet: a backend, an architecture or a part of a model's name. Default: the model with
+        most cards.
     fleet : distributed.Client, optional
-        Measure on a Dask cluster, on all cards of a model. Its workers have the preload
+        Measure on a Dask cluster, on all cards of a model. Start its workers with the preload
         ``autotune.fleet.worker``. The client stays open.
     seed : int
         Seed of search and inputs.
     fixed : mapping, optional
-        Search only these values of a parameter, or this one: an experiment, which answers no
-        `lookup`. Its files go to ``out/experiments/<device>/``.
+        Search only these values of a parameter, or this value. Such a run is an experiment: `lookup`
+        does not use its result. Its files go to ``out/experiments/<device>/``.
     config : mapping, optional
-        Verify and time this one configuration instead of a search; parameters left out keep the
-        kernel's default. Nothing is recorded without `accept`.
+        Verify and time this configuration instead of a search. Missing parameters have the kernel's
+        default. The result is recorded only with `accept`.
     timing : {"cold", "hot", "mixed"}, optional
-        Whether the L2 cache is flushed before each sample; ``mixed``: the geometric mean of a time
-        from a flushed cache and a hot one. Default: mixed where what a call reads and writes fits a
-        GPU's L2 cache, else cold.
+        ``cold``: flush the L2 cache before each sample; ``hot``: do not flush it; ``mixed``: the
+        geometric mean of both times. Default: ``mixed`` if the data of a call fit into the GPU's L2
+        cache, else ``cold``.
     fresh : bool
         Measure again instead of reading results from the store.
     accept : bool
-        Let `lookup` answer with the result of an experiment (`fixed`, `config`), and with a result
-        that is slower than the recorded one or of less effort.
+        Let `lookup` use the result of an experiment (`fixed`, `config`), or a result that is slower
+        than the recorded one or of less effort.
     sanitize : bool, optional
-        Run the finalists under NVIDIA's compute-sanitizer too; one with a fault cannot win.
-        Default: with ``effort="full"`` on a GPU, where it is installed.
+        Also run the finalists under NVIDIA's compute-sanitizer; a configuration with a fault cannot
+        win. Default: true with ``effort="full"`` on a GPU, if the sanitizer is installed.
     out : str or Path, optional
-        Record, header and report go to ``out/<device>/``. Default: ``reports``, and
-        ``reports-<objective>`` for another than time, since records of one folder have one objective.
+        Record, header and report go to ``out/<device>/``. Default: ``reports``; for another objective
+        than time ``reports-<objective>``, because records of a folder have one objective.
     spaces : str or Path, optional
         Another folder of space files.
     quiet : bool
         Show no progress. Default: show it on a terminal (standard error) and in a notebook.
     listener : callable
-        Called with every engine event.
+        Called with every event of the run.
 
     Returns
     -------
@@ -182,7 +182,7 @@ def tune(
     Raises
     ------
     UsageError
-        If an argument does not fit; the message says what does.
+        If an argument is invalid; the message has the valid values.
     AutotuneError
         If the run fails; see `autotune.errors`.
     """
@@ -221,8 +221,8 @@ def tune(
 def _refuse_in_space_file() -> None:
     if modules.is_running():
         raise UsageError(
-            "tune() is called while a space file runs, which every process does that measures; put it "
-            "into a script or notebook of its own, or under: if __name__ == '__main__':"
+            "a space file calls tune(), and every measuring process runs that file; move the call to "
+            "another script or notebook, or under: if __name__ == '__main__':"
         )
 
 
@@ -233,7 +233,7 @@ def _declared(kernel: str | Kernel, spaces: Path | None) -> Kernel:
 def _measuring(
     stack: ExitStack, kernel: Kernel, named: str | None, fleet: Client | None
 ) -> tuple[Sequence[Device], Site]:
-    """Return the devices to measure on and their site: this machine, or a fleet until the stack ends."""
+    """Return the devices to measure on, and their site: this machine, or a fleet that the stack closes."""
     if fleet is None:
         return choose_devices(named, kernel.backends), LOCAL
     from autotune.fleet.client import Fleet

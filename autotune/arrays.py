@@ -1,6 +1,6 @@
-"""Work on large arrays in pieces, on all cores: NumPy lets go of the interpreter's lock inside its loops.
+"""Process large arrays in pieces on all cores: NumPy releases the interpreter's lock inside its loops.
 
-Knows arrays, not what they are for. Pieces never depend on the number of threads, so results do not either.
+Pieces do not depend on the number of threads, so neither do results.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from numpy.typing import DTypeLike, NDArray
 R = TypeVar("R")
 T = TypeVar("T")
 
-#: Elements of a piece: a megabyte or two, which stay in a core's cache between two steps on them.
+#: Elements of a piece: 1 to 2 MB, which stay in a core's cache between two steps.
 PIECE = 1 << 18
 
 
 def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE) -> list[R]:
-    """Call ``work(number, begin, end)`` for every piece of ``range(count)``, several at a time.
+    """Call ``work(number, begin, end)`` for every piece of ``range(count)``, in several threads.
 
-    Returns what each call returned, in the order of the pieces; the last may be shorter.
+    Return the results in the order of the pieces. The last piece may be shorter.
     """
     begins = range(0, count, piece)
     bounds = [(i, begin, min(begin + piece, count)) for i, begin in enumerate(begins)]
@@ -35,9 +35,10 @@ def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE
 
 
 def in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
-    """Return what ``work`` returns for each item, in order.
+    """Return the results of ``work`` for the items, in order.
 
-    After an error no item begins. An interrupt waits for no thread: it may be inside a long reference.
+    After an error no further item starts. An interrupt does not wait for threads, because a reference may
+    run long.
     """
     pool = ThreadPoolExecutor(max(1, threads))
     try:
@@ -50,21 +51,21 @@ def in_threads(work: Callable[[T], R], items: Iterable[T], threads: int) -> list
 
 
 def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
-    """Return a C-contiguous copy in another type; the array itself where it is one already."""
+    """Return a C-contiguous copy of another type; the array itself if it is contiguous and of that type."""
     if array.dtype == dtype and array.flags.c_contiguous:
         return array
     return _copied(array, dtype, _copy)[0]
 
 
 def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
-    """Return a C-contiguous copy in a narrower type; None where a value would change. NaN stays NaN."""
+    """Return a C-contiguous copy of a narrower type; None if a value would change. NaN stays NaN."""
     result, same = _copied(array, dtype, _copy_and_compare)
     return result if all(same) else None
 
 
 def rounded_to_bfloat16(array: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return the nearest bfloat16 of each element, as bits: NumPy has no such type. NaN stays NaN."""
-    if array.size > 1 and not any(array.strides):  # one number, at every place
+    """Return the nearest bfloat16 of each element as bits, because NumPy has no such type. NaN stays NaN."""
+    if array.size > 1 and not any(array.strides):  # a broadcast number
         one = rounded_to_bfloat16(array[(slice(1),) * array.ndim].copy())
         return np.broadcast_to(one, array.shape)
     single = converted(array, np.float32)
@@ -74,14 +75,14 @@ def rounded_to_bfloat16(array: NDArray[Any]) -> NDArray[np.uint16]:
 
 
 def widened_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Return the values of bfloat16 elements that are given as bits."""
+    """Return the values of bfloat16 elements from their bits."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _copied(
     array: NDArray[Any], dtype: DTypeLike, copy: Callable[[NDArray[Any], NDArray[Any]], R]
 ) -> tuple[NDArray[Any], list[R]]:
-    """Copy in pieces of the first axis, or of a contiguous array's elements."""
+    """Copy in pieces: of a contiguous array's elements, else of the first axis."""
     result: NDArray[Any] = np.empty(array.shape, dtype)
     new, old = result, array
     if array.flags.c_contiguous:
@@ -96,7 +97,7 @@ def _copy(new: NDArray[Any], old: NDArray[Any]) -> None:
 
 
 def _copy_and_compare(new: NDArray[Any], old: NDArray[Any]) -> bool:
-    old = np.ascontiguousarray(old)  # it is read more than once
+    old = np.ascontiguousarray(old)  # read more than once
     _copy(new, old)
     return np.array_equal(new, old) or np.array_equal(new, old, equal_nan=True)
 

@@ -1,6 +1,6 @@
-"""Data sets and compiled binaries on disk: their sizes, and which are removed first when room is short.
+"""The cache of data sets and compiled binaries on disk; the least recently used entries are removed first.
 
-Any entry may be removed at any time: the next use makes it again.
+An entry may be removed at any time; its next use makes it again.
 """
 
 from __future__ import annotations
@@ -17,20 +17,25 @@ from pathlib import Path
 from autotune.errors import UsageError
 from autotune.files import cache_folder
 
-#: Kinds of entries: data sets (a folder each) and compiled binaries (a file each).
+#: Kinds of entries: a data set is a folder, a compiled binary is a file.
 DATA, BINARIES = "data", "binaries"
-#: Names of entries. Other files in these folders are the user's: the folder may have been a project's before.
+#: Names of entries. Other files in the cache's folders belong to the user and stay.
 _NAMES = {DATA: re.compile("[0-9a-f]{40}"), BINARIES: re.compile(r"[0-9a-f]{64}\.msgpack")}
-#: Environment variable with the bytes of data sets that are kept between runs, and its default.
-SETTING, _DEFAULT = "AUTOTUNE_CACHE_SIZE", "4G"
-#: Binaries may take this share of the size of data sets, in addition.
+#: Environment variable with the size of the data sets to keep between runs, in bytes.
+SETTING = "AUTOTUNE_CACHE_SIZE"
+#: The default of `SETTING`.
+_DEFAULT = "4G"
+#: Size of the binaries to keep, as a share of the size of data sets and in addition to it.
 _BINARIES_SHARE = 0.25
-#: A data set that was used in the last day may be in use by a run. Such data sets may take this many
-#: bytes, and this share of the disk's free space.
-_IN_USE_S, _MOST_BYTES, _LARGEST_SHARE = 86400.0, 48 << 30, 0.5
-#: Beginning of the names of folders in which data sets are made. One from a day ago was left by a killed process.
+#: A run may still use a data set whose last use is less old than this, in seconds.
+_IN_USE_S = 86400.0
+#: Most bytes of data sets in use.
+_MAX_BYTES = 48 << 30
+#: Largest share of the disk's free space for data sets in use.
+_MAX_SHARE = 0.5
+#: Prefix of folders in which a process makes a data set. A folder from a day ago is of a killed process.
 _SCRATCH = ".making."
-#: Data sets that this process works with.
+#: Data sets that this process uses.
 _used: set[Path] = set()
 
 
@@ -45,19 +50,21 @@ class CacheEntry:
 
 
 def limit_bytes(kind: str) -> int:
-    """Return the bytes of a kind that are kept between runs; UsageError if the setting is not a size."""
+    """Return the bytes of a kind to keep between runs; raise `UsageError` if the setting is not a size."""
     text = os.environ.get(SETTING) or _DEFAULT
     found = re.fullmatch(
         r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE
     )
     if found is None:
-        raise UsageError(f"{SETTING}={text!r}: expected a size in bytes, for example 16G or 500M")
+        raise UsageError(
+            f"{SETTING}={text!r} is not a size in bytes; write for example 16G or 500M"
+        )
     size = float(found[1]) * 1024.0 ** " KMGT".index(found[2].upper() or " ")
     return int(size * (_BINARIES_SHARE if kind == BINARIES else 1))
 
 
 def touch(path: Path) -> None:
-    """Note that an entry is used now."""
+    """Set the time of an entry's last use to now."""
     with suppress(OSError):  # another user's, or gone
         os.utime(path)
 
@@ -81,7 +88,7 @@ def entries(kind: str) -> list[CacheEntry]:
 
 
 def make_room(kind: str) -> None:
-    """Remove the least recently used entries beyond the limit, and folders of killed processes."""
+    """Remove the least recently used entries beyond the limit, and the folders of killed processes."""
     folder, now_s = cache_folder(kind), time.time()
     for scratch_folder in folder.glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # gone
@@ -89,7 +96,7 @@ def make_room(kind: str) -> None:
                 _remove(scratch_folder)
     found = entries(kind)
     everything = sum(entry.size_bytes for entry in found)
-    most = min(_MOST_BYTES, _LARGEST_SHARE * (shutil.disk_usage(folder).free + everything))
+    most = min(_MAX_BYTES, _MAX_SHARE * (shutil.disk_usage(folder).free + everything))
     limit, kept = min(limit_bytes(kind), most), 0
     for entry in found:
         in_use = kind == DATA and now_s - entry.last_used_s < _IN_USE_S
@@ -114,23 +121,23 @@ def _remove(path: Path) -> None:
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
-    """Make a folder for a new data set; it is removed at the end unless it was renamed."""
+    """Make a folder for a new data set; the context removes it at the end unless it was renamed."""
     folder = cache_folder(DATA)
     return tempfile.TemporaryDirectory(dir=folder, prefix=_SCRATCH, ignore_cleanup_errors=True)
 
 
 def use(folder: Path) -> None:
-    """Note that this process works with a data set, which is kept beyond the limit until `tidy`."""
+    """Mark a data set as used by this process; it is kept beyond the limit until `tidy`."""
     _used.add(folder)
 
 
 def used() -> frozenset[Path]:
-    """Return the data sets that this process works with."""
+    """Return the data sets that this process uses."""
     return frozenset(_used)
 
 
 def tidy() -> None:
-    """Give up the data sets that this process worked with, and keep to the limits."""
+    """Release the data sets of this process, and remove entries beyond the limits."""
     while _used:
         folder = _used.pop()
         with suppress(OSError):  # gone

@@ -1,20 +1,20 @@
-"""Every error that autotune raises on purpose, and the exit code each one ends a command with.
+"""The errors of autotune, with the exit code of a command that each one ends.
 
-    AutotuneError                 1  something failed; the message says what, where and what to do
-    ├── UsageError                2  a name or value that was asked for does not exist or does not fit
+    AutotuneError                 1  base class; the message has the failure, the place and the remedy
+    ├── UsageError                2  a name or value does not exist or does not fit
     │   └── SpecError             2  a space file is wrong
     ├── NothingValidError         3  no configuration is valid, or none is correct
     ├── DeviceError               4  no usable device
-    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line.
-    │                                It is an ImportError, too
+    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip command.
+    │                                Also an ImportError
     ├── StoreError                1  the results store cannot be read or written
     ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
-    ├── RegressionError           5  a tuned entry is slower or wrong now
+    ├── RegressionError           5  a tuned entry is now slower or wrong
     ├── FleetError                6  the scheduler of a fleet cannot be reached, or was lost; results are kept
     └── Interrupted             130  Ctrl-C; results are kept
 
-Only ``cli`` turns them into text and an exit code. The extras of the project are here too, with the pip
-command that installs them: errors name it.
+Only ``cli`` turns errors into text and an exit code. The module also has the extras of the project and the pip
+command that installs an extra, because error messages name it.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ EXTRAS = {
 
 
 class AutotuneError(Exception):
-    """Root of the tree. ``str(error)`` is one complete message for a person."""
+    """The base class of the errors. ``str(error)`` is a complete message for the user."""
 
     exit_code = 1
 
 
 class UsageError(AutotuneError):
-    """A name or value that was asked for does not exist or does not fit."""
+    """A name or value of the user does not exist or does not fit."""
 
     exit_code = 2
 
 
 class SpecError(UsageError):
-    """A space file is wrong: the message names the file, the line or hook, and the remedy."""
+    """A space file is wrong. The message names the file, the line or hook, and the remedy."""
 
 
 class NothingValidError(AutotuneError):
@@ -79,23 +79,23 @@ class DeviceError(AutotuneError):
 
 
 class MissingDependencyError(AutotuneError, ImportError):
-    """An optional package is missing: its import name, our extra that installs it, and what for."""
+    """An optional package is missing; the arguments are its import name, its extra and the purpose."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        #: The message without the command that installs the package.
+        #: The message without the pip command.
         self.lack = f"{purpose} needs the package {package!r}, which is not installed"
         self.extra = extra
         super().__init__(f"{self.lack}; run: {install(extra)}")
         self._given = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingDependencyError], tuple[str, str, str]]:
-        """Pickle the arguments of `__init__`; an exception is unpickled from its message otherwise."""
+        """Pickle the arguments of `__init__`; by default an exception is rebuilt from its message."""
         return type(self), self._given
 
 
 @contextmanager
 def needing(purpose: str) -> Iterator[None]:
-    """Raise `MissingDependencyError` where a package of one of our extras fails to import inside."""
+    """Raise `MissingDependencyError` if the block fails to import a package of an extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -114,29 +114,29 @@ class RecordError(AutotuneError):
 
 
 class RegressionError(AutotuneError):
-    """A tuned entry is slower, or wrong, on this device now."""
+    """A tuned entry is now slower, or wrong, on this device."""
 
     exit_code = 5
 
 
 class FleetError(AutotuneError):
-    """The scheduler of a fleet cannot be reached, or was lost; what was measured is in the store."""
+    """The scheduler of a fleet cannot be reached, or was lost; all measurements are in the store."""
 
     exit_code = 6
 
 
-#: The end of an interruption's message.
-KEPT = "every finished measurement is kept, and the same command goes on where this one stopped"
+#: The end of the message of an interruption.
+KEPT = "every finished measurement is kept; run the same command to continue"
 
 
 class Interrupted(AutotuneError):
-    """The user pressed Ctrl-C; what was measured is in the store."""
+    """The user pressed Ctrl-C; all measurements are in the store."""
 
     exit_code = 130
 
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
-    """Return the message for an unknown name, with the known names and the nearest."""
+    """Return the message for an unknown name; it has the known names and the most similar one."""
     from difflib import get_close_matches
 
     names = [str(name) for name in known]
@@ -146,10 +146,10 @@ def unknown(kind: str, name: object, known: Iterable[object]) -> str:
 
 
 def extra_of(module: str | None) -> str | None:
-    """Return the extra that installs a module; None where no extra does."""
+    """Return the extra that installs a module; None if no extra does."""
     return EXTRAS.get((module or "").partition(".")[0])
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra into the environment in use."""
+    """Return the pip command that installs an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

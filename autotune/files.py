@@ -1,4 +1,4 @@
-"""The folders of autotune, and atomic writing of files. Imports only `os` at first: lookups import it."""
+"""The folders of autotune, and atomic writing. Lookup imports this module, so it imports only `os` at the top."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 def data_path(*parts: str) -> str:
-    """Return a path below ``$XDG_DATA_HOME/autotune``, the folder of results; make nothing."""
+    """Return a path below ``$XDG_DATA_HOME/autotune``, the folder of results; create no folder."""
     base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return os.path.join(base, "autotune", *parts)
 
@@ -20,7 +20,7 @@ def data_path(*parts: str) -> str:
 def bundled_path(kind: str, package: str = _PACKAGE) -> str:
     """Return the folder of bundled files: ``kernels``, ``spaces``, ``reports`` or ``cpp``.
 
-    It lies next to the package in a checkout, and inside an installed package.
+    In a checkout it is next to the package, in an installation inside the package.
     """
     parent = os.path.dirname(package)
     is_checkout = os.path.exists(os.path.join(parent, "pyproject.toml"))
@@ -30,7 +30,7 @@ def bundled_path(kind: str, package: str = _PACKAGE) -> str:
 def cache_folder(kind: str) -> Path:
     """Return a folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``.
 
-    It is made for this user alone: a file that another user writes there would be run.
+    Only this user can write there: autotune runs the files in it.
     """
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     base = os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(caches, "autotune")
@@ -39,7 +39,7 @@ def cache_folder(kind: str) -> Path:
 
 
 def data_folder(*parts: str) -> Path:
-    """Return a `data_path` as a folder, made if absent."""
+    """Return a `data_path`; create the folder if necessary."""
     return _made(data_path(*parts))
 
 
@@ -53,7 +53,7 @@ def _made(*parts: str, mode: int = 0o777) -> Path:
 
 
 def write_atomically(file: Path, data: bytes) -> None:
-    """Write a file so that others see the old one or the whole new one, never a part."""
+    """Write a file so that readers see either the old content or the whole new content."""
     import tempfile
 
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")

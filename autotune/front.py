@@ -1,4 +1,4 @@
-"""Fulfils a request, from measuring to files; commands and notebooks call it."""
+"""Runs a request and publishes the result as files; commands and notebooks call it."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ def tune(
     site: Site = LOCAL,
     others: Iterable[Path] = (),
 ) -> tuple[RunResult, Published | None]:
-    """Run a request and publish what it found; see `execute` and `publish`.
+    """Run a request and publish the result; see `execute` and `publish`.
 
-    A run that ended early is published too; `RunResult.require_complete` then raises what ended it.
+    The result of a run that ended early is published, too; `RunResult.require_complete` raises the error
+    that ended it.
     """
     others = tuple(others)
     request = with_recorded(request, out, others)
     with open_for_runs(default_url()) as store:
         result = execute(request, store, listener, site)
-    from autotune.report.publish import publish  # takes long, and nobody waits for it before
+    from autotune.report.publish import publish  # a slow import, after the measurements
 
     return result, publish(result, out, others)
 
@@ -59,7 +60,7 @@ def tune_call(
     timeout_s: float,
     command: str,
 ) -> RunResult:
-    """Tune one problem on a caller's own arrays, and merge the result into the user's records.
+    """Tune one problem on the arrays of a caller, and merge the result into the user's records.
 
     ``with_data`` copies the arrays into files of a folder and returns the kernel that reads them. It runs
     while the processes of the run start.
@@ -89,20 +90,21 @@ def improve_answers(
     listener: Listener = ignore,
     others: Iterable[Path] = (),
 ) -> tuple[ContinuedRun, Published]:
-    """Time a record's configurations on further sizes and publish the new answers; see `continued` and `publish`."""
+    """Time recorded configurations on further sizes and publish the new answers; see `continued` and `publish`."""
     with open_for_runs(default_url()) as store:
         found = continued(asked, store, listener)
     from autotune.report.publish import publish
 
     published = publish(found.result, out, others)
-    assert published is not None  # it has a record
+    assert published is not None  # the result has a record
     return found, published
 
 
 def with_recorded(request: Request, out: Path, others: Iterable[Path] = ()) -> Request:
-    """Return a request with the winners that its result may replace; an experiment replaces none.
+    """Add the recorded winners that the result may replace to a request; an experiment replaces none.
 
-    They are of the same source, arguments and device model. Refuses a run that cannot be merged.
+    The winners have the same source, arguments and device model. Raise `UsageError` if the result could
+    not be merged.
     """
     if request.is_experiment:
         return request
@@ -114,4 +116,5 @@ def with_recorded(request: Request, out: Path, others: Iterable[Path] = ()) -> R
             current = source, arguments_fingerprint(kernel, problem)
             if entry and (entry.origin.source, entry.origin.arguments) == current:
                 found.setdefault(problem, {})[Configuration(entry.configuration)] = None
-    return replace(request, recorded={problem: tuple(those) for problem, those in found.items()})
+    recorded = {problem: tuple(configurations) for problem, configurations in found.items()}
+    return replace(request, recorded=recorded)

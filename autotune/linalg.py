@@ -1,6 +1,6 @@
-"""Matrix products, transposes and sums by tuned kernels, on arrays of any library.
+"""Matrix products, transposes and sums with tuned kernels, on arrays of any library.
 
-`load` says how arrays, streams and results are treated. `torch_ops` has the same with gradients.
+See `load` for arrays, streams and results. `torch_ops` has the same functions with gradients.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def matmul(
     a : array
         float32, (m, k) or a batch, (batch, m, k). ``a.T`` and other views are not copied.
     b : array
-        float32, (k, n) or a batch, (batch, k, n). One matrix serves a whole batch.
+        float32, (k, n) or a batch, (batch, k, n). A batch of ``a`` may share one matrix.
     out : array, optional
         float32, (m, n) or a batch; written, and read unless ``beta`` is 0.
     alpha : float
@@ -41,7 +41,7 @@ def matmul(
     beta : float
         Factor of ``out``.
     precision : {"float32", "tf32x3"}
-        ``tf32x3`` runs on tensor cores with the accuracy of float32: three products of TF32.
+        ``tf32x3`` uses tensor cores: three TF32 products give the accuracy of float32.
 
     Returns
     -------
@@ -135,6 +135,6 @@ def total(x: Any, out: Any = None) -> Any:
 
 @cache
 def _kernel(name: str) -> TunedKernel:
-    from autotune import load  # imported by the call, whose error names a missing package
+    from autotune import load  # inside the call, so that its error names a missing package
 
     return load(name)

@@ -1,4 +1,4 @@
-"""Finds the project that a tuned record belongs to. Lookup imports this module, so it imports little."""
+"""Finds the project of a tuned record. Lookup imports this module, so it has few imports."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import NamedTuple
 from autotune.errors import DISTRIBUTION
 from autotune.files import bundled_path
 
-#: Names the project of what belongs to no package.
+#: Environment variable with the project of kernels outside installed packages.
 PROJECT = "AUTOTUNE_PROJECT"
-#: Folders of installed packages.
+#: Names of the folders with installed packages.
 _INSTALLED = ("site-packages", "dist-packages")
 #: Longest name of a folder of records, in bytes; file systems allow 255.
 _MAX_BYTES = 200
-#: Where the kernels that teach are, below the bundled folders.
+#: Folder of the study kernels, below the bundled folders.
 STUDY = os.path.join("spaces", "study")
 
 
 class Project(NamedTuple):
-    """The owner of tuned records: a project, an installed package, or a folder that is in neither."""
+    """The owner of tuned records: a project, an installed package, or another folder."""
 
     #: The name of the project or package, or the path of a folder.
     name: str
-    #: The folder of the kernels below that of the project: two folders may have kernels of one name.
+    #: The folder of the kernels relative to the project, because two folders may have kernels of one name.
     place: str = ""
-    #: The folder of records that are kept with the kernels; empty: none that lookup may read.
+    #: The folder of records next to the kernels; empty if lookup must not read such records.
     reports: str = ""
 
     @classmethod
     def of_id(cls, text: str) -> Project:
-        """Return the project of an `id`."""
+        """Return the project with an `id`."""
         name, _, place = text.partition(":")
         return cls(name, place)
 
     @property
     def id(self) -> str:
-        """Return name and place: what ``AUTOTUNE_PROJECT`` may be."""
+        """Return name and place, as ``AUTOTUNE_PROJECT`` takes them."""
         return f"{self.name}:{self.place}" if self.place else self.name
 
     @property
     def folder(self) -> str:
-        """Return the name of its folder among the user's records."""
+        """Return the name of the project's folder in the user's records."""
         return folder_name(self.id)
 
 
 def folder_name(project: str) -> str:
-    """Return an id as the name of a folder; a long one ends with its hash."""
+    """Return an id as the name of a folder; a long name is cut and ends with a hash."""
     name = project.replace("%", "%25").replace("/", "%2F")
     if name.startswith("."):
         name = "%2E" + name[1:]
@@ -62,17 +62,17 @@ def folder_name(project: str) -> str:
 
 
 def id_of(folder: str) -> str:
-    """Return the id of a folder among the user's records; see `folder_name`."""
+    """Return the id for a folder of the user's records; see `folder_name`."""
     return folder.replace("%2E", ".").replace("%2F", "/").replace("%25", "%")
 
 
 def bundled_project() -> Project:
-    """Return the owner of the kernels that came with the package."""
+    """Return the project of the bundled kernels."""
     return Project(DISTRIBUTION, "", bundled_path("reports"))
 
 
 def current_folder() -> str:
-    """Return the current folder; the root where it was removed."""
+    """Return the current folder; the root if the folder was removed."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -80,18 +80,18 @@ def current_folder() -> str:
 
 
 def space_places(spaces: str | os.PathLike[str] | None = None) -> list[str]:
-    """Return the places to look for space files in, nearest first; the bundled folders are the last."""
+    """Return the folders to search for space files, nearest first; the bundled folders come last."""
     listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
     named = [*([os.fspath(spaces)] if spaces else []), *filter(None, listed)]
     return [*named, "spaces", bundled_path("spaces"), bundled_path(STUDY)]
 
 
 def project_of(folder: str | os.PathLike[str]) -> Project:
-    """Return the project of the kernels that a folder, or its ``spaces``, declares.
+    """Return the project of the kernels in a folder, or in its subfolder ``spaces``.
 
-    Of an installed package it is the package. Otherwise ``AUTOTUNE_PROJECT`` names it, else
-    ``[project].name`` of the nearest pyproject.toml up to the folder of ``.git``; else it is that
-    folder, or the folder itself where it is in no repository.
+    In an installed package it is the package. Otherwise its name is ``AUTOTUNE_PROJECT``, else
+    ``[project].name`` of the nearest pyproject.toml up to the folder of ``.git``. Without these it is the
+    folder of ``.git``, or outside a repository the folder itself.
     """
     home = os.path.realpath(folder)
     if home == os.path.realpath(bundled_path(STUDY)):
@@ -109,14 +109,14 @@ def project_of(folder: str | os.PathLike[str]) -> Project:
 
 
 def _package(home: str) -> tuple[str, str] | None:
-    """Return name and folder of the installed package that a folder is in."""
+    """Return name and folder of the installed package that has a folder; None without one."""
     parts = home.split(os.sep)
     ends = [i + 2 for i, part in enumerate(parts[:-1]) if part in _INSTALLED]
     return (parts[ends[-1] - 1], os.sep.join(parts[: ends[-1]])) if ends else None
 
 
 def _surrounding(home: str) -> tuple[str, str]:
-    """Return name and folder of the project that a folder is in."""
+    """Return name and root folder of the project of a folder."""
     asked = os.environ.get(PROJECT)
     folder = home
     while True:
@@ -137,7 +137,7 @@ def _declared_name(file: str) -> str:
 
 @lru_cache(maxsize=64)
 def _name_in(file: str, changed_ns: int) -> str:
-    """Read the name that a pyproject.toml declares, once after each change; empty: it declares none."""
+    """Return the name that a pyproject.toml declares, or ""; read the file once after each change."""
     import re
     import tomllib
 
@@ -147,7 +147,7 @@ def _name_in(file: str, changed_ns: int) -> str:
     except (OSError, ValueError, RecursionError) as error:
         folder = os.path.dirname(file)
         warnings.warn(
-            f"{file}: cannot be read ({error!s:.200}); until it is mended, records belong to {folder}",
+            f"{file}: cannot read it ({error!s:.200}); records belong to {folder} until it is fixed",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -1,7 +1,7 @@
-"""Operators of torch for the functions of `linalg` and for rows: eager, compiled, exported, with gradients.
+"""Torch operators for the functions of `linalg` and for rows, with gradients; eager, compiled and exported.
 
-Importing it registers ``torch.ops.autotune``. Operators are defined by ``torch.library.Library``,
-since the checks of its wrapper ``torch.library.custom_op`` double the time of a call.
+The import registers ``torch.ops.autotune``. ``torch.library.Library`` defines the operators, because the checks
+of its wrapper ``torch.library.custom_op`` double the time of a call.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise MissingDependencyError("torch", "torch", "autotune.torch_ops") from error
 
-#: Devices of the tensors that a kernel can be called with.
+#: Devices of the tensors that kernels take.
 _BACKENDS = ("CPU", "CUDA")
 _LIBRARY = torch.library.Library("autotune", "FRAGMENT")
 
@@ -27,7 +27,7 @@ _LIBRARY = torch.library.Library("autotune", "FRAGMENT")
 
 
 def _define(schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> Any:
-    """Define an operator of ``torch.ops.autotune``; ``fake`` gives results of the right shape."""
+    """Define an operator of ``torch.ops.autotune``; ``fake`` returns results of the same shape without data."""
     name = schema.partition("(")[0]
     _LIBRARY.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for backend in _BACKENDS:
@@ -42,7 +42,7 @@ def _define_product(
     shape: Callable[[Any, Any], tuple[int, ...]],
     gradients: Callable[[Any, Any], Any],
 ) -> tuple[Any, Any]:
-    """Define the operator of a product, and the operator that writes into a tensor."""
+    """Define two operators of a product: one returns a new tensor, one writes into a tensor."""
 
     def compute(a: Any, b: Any, alpha: float = 1.0) -> Any:
         return function(a, b, alpha=alpha)
@@ -87,10 +87,10 @@ def _matrix_product_shape(a: Any, b: Any) -> tuple[int, ...]:
 
 
 def _matrix_product_gradients(operator: str, ctx: Any, grad: Any) -> tuple[Any, Any, None]:
-    """Of C = A B: dA = dC Bᵀ and dB = Aᵀ dC, summed over the batch where a matrix had none."""
+    """Return dA = dC Bᵀ and dB = Aᵀ dC for C = A B, summed over the batch for a matrix without batch."""
     multiply = getattr(torch.ops.autotune, operator)
     a, b = ctx.saved_tensors
-    grad = grad.contiguous()  # the gradient of a sum is one expanded number
+    grad = grad.contiguous()  # the gradient of a sum is a broadcast number
     of_a, of_b = ctx.shapes
     grad_a = grad_b = None
     if ctx.needs_input_grad[0]:
@@ -111,7 +111,7 @@ def _matvec_shape(a: Any, x: Any) -> tuple[int, ...]:
 
 
 def _matvec_gradients(ctx: Any, grad: Any) -> tuple[Any, Any, None]:
-    """Of y = A x: dA = dy xᵀ and dx = Aᵀ dy."""
+    """Return dA = dy xᵀ and dx = Aᵀ dy for y = A x."""
     a, x = ctx.saved_tensors
     grad_a = ctx.alpha * torch.outer(grad, x) if ctx.needs_input_grad[0] else None
     grad_x = _GEMV(a.mT, grad.contiguous(), ctx.alpha) if ctx.needs_input_grad[1] else None
@@ -123,7 +123,7 @@ def _transposed(x: Any) -> Any:
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
-#: By precision: the product, and the product that writes into a tensor.
+#: By precision: the product that returns a new tensor, and the product that writes into a tensor.
 _PRODUCTS = {
     precision: _define_product(
         name,
@@ -177,14 +177,14 @@ def _define_rows(
 
 
 def _softmax_gradient(ctx: Any, grad: Any) -> Any:
-    """Of y = softmax(x): dx = y (dy - sum(y dy))."""
+    """Return dx = y (dy - sum(y dy)) for y = softmax(x)."""
     (y,) = ctx.saved_tensors
     weighted = grad.float() * y
     return (weighted - y * weighted.sum(-1, keepdim=True)).to(y.dtype)
 
 
 def _normal_gradients(x: Any, weight: Any, eps: float, grad: Any, is_centred: bool) -> Any:
-    """Of y = n w, where n is x of mean square 1: dx, dw; likewise where n has the mean 0."""
+    """Return dx and dw for y = n w; n is x scaled to mean square 1, after centring if ``is_centred``."""
     x, grad = x.float(), grad.float()
     if is_centred:
         x = x - x.mean(-1, keepdim=True)
@@ -300,7 +300,7 @@ def matmul(
     a, b, out : torch.Tensor
         float32, of the shapes of `linalg.matmul`; ``out`` is optional.
     alpha, beta, precision
-        As of `linalg.matmul`.
+        See `linalg.matmul`.
 
     Returns
     -------
@@ -310,7 +310,7 @@ def matmul(
     Raises
     ------
     UsageError
-        As `linalg.matmul`; and if a gradient of what is written into ``out`` is wanted.
+        In the cases of `linalg.matmul`, and if ``out`` is given and a tensor requires a gradient.
     """
     if precision not in _PRODUCTS:
         raise UsageError(unknown("precision", precision, _PRODUCTS))
@@ -325,7 +325,7 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
     a, x, out : torch.Tensor
         float32, of the shapes of `linalg.matvec`; ``out`` is optional.
     alpha, beta : float
-        As of `linalg.matvec`.
+        See `linalg.matvec`.
 
     Returns
     -------
@@ -335,7 +335,7 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
     Raises
     ------
     UsageError
-        As `linalg.matvec`; and if a gradient of what is written into ``out`` is wanted.
+        In the cases of `linalg.matvec`, and if ``out`` is given and a tensor requires a gradient.
     """
     return _called(_GEMV, _GEMV_OUT, a, x, out, alpha, beta)
 
@@ -404,7 +404,7 @@ def softmax(x: Any) -> Any:
 
 
 def rms_norm(x: Any, weight: Any, residual: Any = None, eps: float = 1e-6) -> Any:
-    """Return ``x`` over its root mean square along the last axis, times ``weight``, with gradients.
+    """Return ``x`` divided by its root mean square along the last axis, times ``weight``, with gradients.
 
     Parameters
     ----------
@@ -413,14 +413,14 @@ def rms_norm(x: Any, weight: Any, residual: Any = None, eps: float = 1e-6) -> An
     weight : torch.Tensor
         (n,), of the type of ``x``.
     residual : torch.Tensor, optional
-        As ``x``; added to it before.
+        Of the shape and type of ``x``; added to ``x`` first.
     eps : float
         Added to the mean square.
 
     Returns
     -------
     torch.Tensor, or tuple of two
-        The result; with a residual, the sum ``x + residual`` too.
+        The result; with a residual also the sum ``x + residual``.
 
     Raises
     ------
@@ -433,7 +433,7 @@ def rms_norm(x: Any, weight: Any, residual: Any = None, eps: float = 1e-6) -> An
 
 
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
-    """Return ``x`` of mean 0 and variance 1 along the last axis, times ``weight`` plus ``bias``, with gradients.
+    """Return ``x`` normalised along the last axis, times ``weight``, plus ``bias``, with gradients.
 
     Parameters
     ----------
@@ -486,11 +486,11 @@ def cross_entropy(x: Any, target: Any) -> Any:
 def _called(operator: Any, into: Any, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
     if out is None:
         if beta:
-            raise UsageError(f"beta={beta} scales the values of out: pass out")
+            raise UsageError(f"beta={beta} scales the values of out; pass out")
         return operator(a, b, alpha)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or out.requires_grad):
         raise UsageError(
-            "a product written into out has no gradient; call without out, or on detached tensors"
+            "a product that is written into out has no gradient; call without out, or detach the tensors"
         )
     into(a, b, out, alpha, beta)
     return out

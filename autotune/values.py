@@ -1,6 +1,6 @@
 """Configurations and problems: immutable mappings of names to plain values.
 
-They know nothing of what the names mean; `space` says which configurations are valid.
+`autotune.kernel.space` has the rules of valid configurations.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 Value: TypeAlias = "int | bool | float | str"
-#: Key of a configuration that names its source, where a kernel has several.
+#: Key of a configuration for the name of its source, if a kernel has several sources.
 SOURCE = "SOURCE"
 Self = TypeVar("Self", bound="Fields")
 
 
 class Fields(Mapping[str, Any]):
-    """An immutable, hashable mapping whose entries can be read as attributes.
+    """An immutable, hashable mapping; its entries are also attributes.
 
-    Two are equal when they hold the same names and values, in whatever order.
+    Two mappings are equal if they have the same names and values in any order.
 
     Parameters
     ----------
     values : mapping, optional
         Values by name.
     **named
-        More of them.
+        Further values.
     """
 
     __slots__ = ("_hash", "_values")
@@ -76,7 +76,7 @@ class Fields(Mapping[str, Any]):
         return ", ".join(f"{name}={_plain(value)}" for name, value in self._values.items())
 
     def replace(self: Self, **changes: Any) -> Self:
-        """Copy with some values changed.
+        """Return a copy with changed values.
 
         Parameters
         ----------
@@ -86,13 +86,13 @@ class Fields(Mapping[str, Any]):
         Returns
         -------
         Configuration or Problem
-            Of the same class.
+            A copy of the same class.
         """
         return type(self)({**self._values, **changes})
 
     def canonical_json(self) -> str:
-        """Return the same text for equal values, for fingerprints and the store."""
-        import json  # not in the time of a lookup
+        """Return a JSON text that is equal for equal values, for fingerprints and the store."""
+        import json  # lookup does not need it
 
         return json.dumps(self._values, sort_keys=True, separators=(",", ":"))
 
@@ -100,14 +100,14 @@ class Fields(Mapping[str, Any]):
 class Configuration(Fields):
     """One value for each parameter of a source, for example ``BM=128, BN=64``.
 
-    Of a kernel with several sources it has the name of its source, too, under `SOURCE`.
+    If the kernel has several sources, the entry `SOURCE` is the name of the source.
 
     Parameters
     ----------
     values : mapping, optional
         Values by name of the parameter.
     **named : int, bool or str
-        More of them.
+        Further values.
     """
 
     __slots__ = ()
@@ -130,7 +130,7 @@ class Problem(Fields):
 
 
 def size_of(problem: Mapping[str, Any]) -> int:
-    """Return the product of a problem's integers other than 0: how large it is among its kernel's."""
+    """Return the product of a problem's integers other than 0, a measure of its size."""
     return math.prod(value for value in problem.values() if isinstance(value, int) and value)
 
 
@@ -140,7 +140,7 @@ def category_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def by_category(problems: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], list[int]]:
-    """Return the places of problems, by their categorical values."""
+    """Return the positions of problems, by their categorical values."""
     found: dict[tuple[str, ...], list[int]] = {}
     for place, problem in enumerate(problems):
         found.setdefault(category_of(problem), []).append(place)

@@ -1,6 +1,6 @@
-"""Vendor libraries made ready for baselines, so that nothing but the call itself is timed.
+"""Prepares calls of vendor libraries for baselines, so that only the call itself is timed.
 
-Imports CuPy only when it is called: space files import this.
+It imports CuPy inside the functions, because space files import this module.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from typing import Any
 
 from autotune.errors import install, needing
 
-#: cublasOperation_t: a matrix as it is, and transposed.
+#: cublasOperation_t: a matrix unchanged, and transposed.
 PLAIN, TRANSPOSED = 0, 1
-#: What cuBLAS recommends for a workspace of the caller's own on Hopper; more than enough before it
+#: Size of a user's workspace that cuBLAS recommends on Hopper; more than it recommends on older GPUs
 #: (cuBLAS documentation, "cublasSetWorkspace").
 _WORKSPACE_BYTES = 32 << 20
-#: CUBLAS_DEFAULT_MATH: never TF32 for single precision.
+#: CUBLAS_DEFAULT_MATH, which never uses TF32 for single precision.
 _DEFAULT_MATH = 0
 
 
 def cublas_call(name: str, *args: Any) -> Callable[[], None]:
-    """A call of cuBLAS with everything decided: handle, workspace, arguments.
+    """Return a call of a cuBLAS function with prepared handle, workspace and arguments.
 
-    Straight from the library, because CuPy refuses its own calls of cuBLAS while a CUDA graph is
-    captured. The workspace is the handle's own: cuBLAS would put an allocation into every graph,
-    and that would be timed too (cuBLAS documentation, "CUDA Graphs Support").
+    It calls the library directly, because CuPy refuses its own cuBLAS calls while a graph captures the
+    stream. The handle has a workspace of the user. Otherwise cuBLAS would add an allocation to every graph,
+    which would be timed, too (cuBLAS documentation, "CUDA Graphs Support").
 
     Parameters
     ----------
     name : str
-        Of the function, for example ``cublasSgemm_v2``.
+        Name of the function, for example ``cublasSgemm_v2``.
     *args
-        Its arguments after the handle: integers and operations, device arrays, and floating-point
-        scalars, which are passed as pointers to float32 on the host.
+        The arguments after the handle: integers and operations, device arrays, and floating-point
+        scalars, which become pointers to float32 on the host.
 
     Returns
     -------
     callable
-        Enqueues on CuPy's current stream of now; a status other than 0 is a RuntimeError.
+        Enqueues the call on the stream that is CuPy's current stream now. It raises RuntimeError for a
+        status other than 0.
 
     Raises
     ------
@@ -73,14 +74,14 @@ def _argument(value: Any) -> Any:
 
 @cache
 def _prepared(stream: int) -> tuple[ctypes.CDLL, ctypes.c_void_p, Any]:
-    """Return the library, a handle for a stream, and its workspace, which must live as long."""
+    """Return the library, a handle for a stream, and the handle's workspace, which must live as long."""
     import cupy
 
     library, handle = _library(), ctypes.c_void_p()
     workspace = cupy.empty(_WORKSPACE_BYTES, cupy.uint8)
     steps = (
         ("cublasCreate_v2", ctypes.byref(handle)),
-        # The stream first: setting it takes the workspace away again.
+        # The stream comes first, because cublasSetStream resets the workspace.
         ("cublasSetStream_v2", handle, ctypes.c_void_p(stream)),
         (
             "cublasSetWorkspace_v2",
@@ -105,4 +106,4 @@ def _library() -> ctypes.CDLL:
             return ctypes.CDLL(f"libcublas.so.{version}")
         except OSError:
             continue
-    raise RuntimeError(f"cuBLAS is not there; run: {install('cuda13')}")
+    raise RuntimeError(f"cuBLAS is not installed; run: {install('cuda13')}")

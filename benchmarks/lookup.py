@@ -51,8 +51,7 @@ from harness import (
 from problem_sizes import UNLISTED
 
 from autotune import lookup
-from autotune.answers.schema import Plan, Portfolio
-from autotune.answers.table import distance, place_of
+from autotune.answers.table import Plan, Portfolio, distance, place_of
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel import parsing

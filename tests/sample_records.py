@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from autotune.answers.schema import (
+from autotune.answers.table import (
     OWN_FEATURES,
     AnswerTable,
     Cost,
@@ -424,19 +424,22 @@ WRONG = {
     "unknown operator": (with_entry(grid=[["**", "m", 2], 1, 1]), "expression"),
     "nested deeply": (changed()[:-2] + b', "x": ' + b"[" * 100_000, "damaged"),
     "deeper grid": (with_entry(grid=[deep(300), 1, 1]), "of at most 64 operations"),
-    "bad name": (changed(kernel="a b"), "not a name"),
+    "bad name": (changed(kernel="a b"), "not an identifier"),
     "no time": (
         changed(provenance={"version": "", "toolchain": "", "driver": "", "created": "yesterday"}),
-        "'yesterday' is not a time",
+        "'yesterday' is not an ISO 8601 time",
     ),
-    "cost of no field": (with_cost(fixed=[[0.5, ["q"]]]), r"a cost over \['q'\]"),
-    "cost of a category": (with_cost(misaligned={"dtype": 2.0}), r"a cost over \['dtype'\]"),
-    "cost without grid": (with_cost(plan={**builtins_of(plan()), "grid": None}), "without grid"),
+    "cost of no field": (with_cost(fixed=[[0.5, ["q"]]]), r"a cost has \['q'\]"),
+    "cost of a category": (with_cost(misaligned={"dtype": 2.0}), r"a cost has \['dtype'\]"),
+    "cost without grid": (
+        with_cost(plan={**builtins_of(plan()), "grid": None}),
+        "a cost has no grid",
+    ),
     "corrections of other costs": (with_prediction(corrections=[[], []]), "do not match the costs"),
     "outcomes of no split": (with_prediction(corrections=[[[[], [1.0, 1.0]]]]), "do not match its"),
     "split of no feature": (
         with_prediction(corrections=[[[[[8, 1]], [1.0, 1.0]]]]),
-        "there is not",
+        "unknown feature",
     ),
     "factor of nothing": (with_prediction(corrections=[[[[], [0.0]]]]), ">= 0.01"),
     "ranges of no field": (
@@ -460,18 +463,18 @@ WRONG = {
         with_entry(configuration={**plan().configuration, "BM": "64"}),
         "'BM': '64'.* or kinds",
     ),
-    "values of several kinds": (
+    "values of several types": (
         changed(parameters={**PARAMETERS, "BM": [64, "128"]}),
-        "parameter BM has values of several kinds",
+        "parameter BM has values of several types",
     ),
     "one problem twice": (
         changed(problems=json.loads(changed())["problems"] * 2),
-        "one problem several times",
+        "a problem occurs twice",
     ),
     "quoted at length": (with_entry(grid=["?" * 10_000, 1, 1]), r"expression over '\?{280}"),
     "too long": (changed() + b" " * (32 << 20), "more than 32 MiB"),
     "layout of 65 bits": (changed(layout={"ldc": 2**64}), "<= 9223372036854775807"),
-    "layout of a field": (changed(layout={"m": 1}), "has the name of another"),
+    "layout of a field": (changed(layout={"m": 1}), "have one name"),
     "requires no field": (with_entry(requires=["<=", "ldc", 1]), "expression over 'ldc'"),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),

@@ -29,8 +29,7 @@ from sample_records import (
 
 from autotune.answers.category import MIN_ANSWERS, CategoryFit, HeldOut
 from autotune.answers.fit import MIN_SIZES, Fitted, Launches, Winner, fitted_tables
-from autotune.answers.schema import AnswerTable, Cost, Plan, Portfolio
-from autotune.answers.table import fillings
+from autotune.answers.table import AnswerTable, Cost, Plan, Portfolio, fillings
 from autotune.answers.trees import TREES, corrections, fitted_trees, outcomes
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError

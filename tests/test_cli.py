@@ -405,7 +405,7 @@ def test_a_bad_size_of_the_cache_is_one_clear_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", size)
-    assert "expected a size in bytes, for example 16G or 500M" in fails(
+    assert "is not a size in bytes; write for example 16G or 500M" in fails(
         capsys, 2, "doctor", "cache"
     )
     message = fails(capsys, 2, "run", "saxpy", "--spaces", SAXPY, "--budget", "1evals")
@@ -709,7 +709,7 @@ def test_mistakes_are_one_line(
     header.write_text("#pragma once\n")
     other = str(write(tmp_path / "other", record([timed(1.0)], kernel="other")))
     for code, wrong, message in (
-        (1, str(tmp_path), "not a file, so no tuned record"),
+        (1, str(tmp_path), "not a regular file, so not a tuned record"),
         (1, str(header), "not a tuned record"),
         (1, str(tmp_path / "nix.json"), "No such file"),
         (2, other, "two kernels"),

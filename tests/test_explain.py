@@ -316,7 +316,7 @@ def test_recorded_counters_are_shown_without_the_device_and_advise(
     assert run([*command, "m=4096,n=4096"]) == 0
     assert "are not shown: the kernel has changed since" in capsys.readouterr().out
     file.write_text("{")
-    with pytest.raises(RecordError, match="no explanation, or damaged"):
+    with pytest.raises(RecordError, match="not a file of `autotune explain`, or damaged"):
         read_counted(file)
 
 

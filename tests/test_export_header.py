@@ -33,8 +33,7 @@ from sample_records import (
 )
 from sample_spaces import write_space
 
-from autotune.answers.schema import Cost
-from autotune.answers.table import SIXTEENTHS, sixteenths
+from autotune.answers.table import SIXTEENTHS, Cost, sixteenths
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.export import export_measurements, export_records
@@ -501,7 +500,7 @@ def _other_parameters(made: TunedRecord) -> list[TunedRecord]:
     [
         (lambda made: [], "no tuned records"),
         (_other_kernel, "one kernel, not of demo_gemm, other"),
-        (_other_parameters, "left out: other problem fields or parameters"),
+        (_other_parameters, "left out: its problem fields or parameters differ"),
     ],
 )
 def test_records_that_make_no_header(

@@ -20,7 +20,7 @@ import pytest
 from sample_records import tuned_problem, write
 
 from autotune import load, lookup, tuned_on_first_call
-from autotune.answers.schema import Plan
+from autotune.answers.table import Plan
 from autotune.calling import first_call, trial
 from autotune.calling.load import TunedKernel
 from autotune.cli import run
@@ -383,12 +383,15 @@ def test_a_record_of_another_shape_keeps_its_entries(
     )
     before = user_record().read_bytes()
     clear_cache()
-    with pytest.warns(RuntimeWarning, match="left out: other problem fields or parameters"):
+    with pytest.warns(RuntimeWarning, match="left out: its problem fields or parameters differ"):
         called(load("twice", tune="first_call", budget="60s"), 1002)
         assert quality(1002) == "first_call"
     assert user_record().read_bytes() == before
     (line,) = caplog.messages
-    assert "only this process keeps the answer" in line and "it has other parameters" in line
+    assert (
+        "only this process keeps the answer" in line
+        and "its parameters, fields or objective differ" in line
+    )
 
 
 def test_processes_that_write_at_once_lose_no_first_call(record: Callable[..., Kernel]) -> None:

@@ -12,7 +12,7 @@ from sample_records import entry, plan, problem, record
 from sample_spaces import write_space
 from thinned import thinned
 
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.checking.importing import checked
 from autotune.cli import run
 from autotune.errors import RecordError
@@ -22,7 +22,6 @@ from autotune.kernel.spec import Kernel
 from autotune.project import project_of
 from autotune.run.recording import recomputed
 from autotune.tuned.answer import tuned_config
-from autotune.tuned.clock import timestamp
 from autotune.tuned.comparison import by_effort_and_date
 from autotune.tuned.merged import build_table, pick
 from autotune.tuned.reading import RecordFile, decode, read, read_all, user_folder
@@ -36,6 +35,7 @@ from autotune.tuned.record import (
     TunedProblem,
     TunedRecord,
     TuningOrigin,
+    timestamp,
 )
 from autotune.tuned.writing import encode, update
 from autotune.values import Problem

@@ -16,7 +16,7 @@ from sample_records import KERNEL, answering, entry, plan, problem, record, tabl
 
 from autotune import load
 from autotune.answers.fit import Launches, fitted_tables
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.calling.binding import ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.checking.importing import checked
@@ -259,7 +259,7 @@ def test_records_of_other_layouts_are_not_mixed(asked):
     provenance = msgspec.structs.replace(record().provenance, created="2020-01-01")
     old = record([entry(problem(64, 64), plan(128))], provenance=provenance)
     new = with_layout((4096, plan(64)), device="Test GPU B")
-    with pytest.warns(RuntimeWarning, match="Test_GPU_A.*left out: other problem fields"):
+    with pytest.warns(RuntimeWarning, match="Test_GPU_A.*left out: its problem fields"):
         assert asked([old, new])["BM"] == 64
     new = with_layout((4096, plan(64)))
     assert merge(old, new).record == new

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sample_records import tuned_problem, write
 
 from autotune import Out, linalg, load
-from autotune.answers.schema import Plan
+from autotune.answers.table import Plan
 from autotune.calling.binding import CallArguments, ResolvedCall, bind
 from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy

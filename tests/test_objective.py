@@ -303,7 +303,9 @@ def test_records_of_energy_are_kept_apart(ran, opencl_device, monkeypatch):
     file.write_text(json.dumps({**json.loads(file.read_text()), "objective": "energy"}))
     code, out, err = ran("run", "--out", "reports-energy", "--budget", "2evals")
     assert (code, out) == (2, "")
-    assert "is tuned for energy there, not for time" in err and "name another (--out" in err
+    assert (
+        "is tuned for energy there, not for time" in err and "choose another folder (--out" in err
+    )
 
     assert known_entries(find_kernel("scale"), device) == []
     monkeypatch.setenv("AUTOTUNE_TUNED", str(file.parent.parent.absolute()))

@@ -192,7 +192,7 @@ def test_records_of_before_answer_nobody_and_are_named(tmp_path: Path) -> None:
     old = write(Path(data_path("tuned")), record([entry(AT, plan(64))]))
     declare(tmp_path, "mine")
     with (
-        pytest.warns(RuntimeWarning, match=f"its project is not known.*autotune import {old}"),
+        pytest.warns(RuntimeWarning, match=f"its project is unknown.*autotune import {old}"),
         pytest.raises(UsageError, match="no tuned record"),
     ):
         tile()

@@ -22,7 +22,7 @@ from sample_records import entered, places, race, tuned_problem, vendor_call
 from sample_spaces import write_space
 
 from autotune import Kernel, Launch, Problem
-from autotune.answers.schema import AnswerTable, Expected, Plan, Portfolio, Prediction, TableRow
+from autotune.answers.table import AnswerTable, Expected, Plan, Portfolio, Prediction, TableRow
 from autotune.cli import run as command
 from autotune.cli import runs
 from autotune.devices.base import CompiledFunction

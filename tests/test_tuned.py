@@ -25,7 +25,7 @@ from sample_records import (
 )
 from sample_spaces import write_space
 
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import load_file

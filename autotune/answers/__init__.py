@@ -4,18 +4,17 @@
 categories:
 
 1. `category` fits the time of each configuration as a function of the sizes: a `formula`, corrected by `trees`.
-   It keeps the configurations that are fastest somewhere, and measures on held-out sizes which share of the best
-   speed such answers reach.
-2. With fewer than `fit.MIN_SIZES` sizes there is no fit.
+   It keeps the configurations that are fastest on some sizes. On held-out sizes it measures the share of the
+   best speed that answers reach.
+2. A category with fewer than `fit.MIN_SIZES` sizes has no fit.
 
 `table.answer` picks the plan for a problem: the allowed configuration with the smallest predicted time; without
-a fit, the plan of the nearest measured problem. The exported C++ header does the same.
+a fit, the plan of the nearest measured problem. The exported C++ header has the same rule.
 
 ========== =======================================================================
-`schema`   the answer tables as records hold them
-`table`    walking a table; light, since lookup imports it
+`table`    the schema of answer tables in records; picks the plan for a problem
 `fit`      from a matrix of times to answer tables
-`category` the fit of one category of problems, and its worth on held-out sizes
+`category` fits one category of problems, and evaluates the fit on held-out sizes
 `formula`  the time of a configuration as sums of products of sizes
 `trees`    small trees that correct fitted times
 ========== =======================================================================

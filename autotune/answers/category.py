@@ -1,8 +1,8 @@
 """Fits the times of one category of problems: a formula for each configuration, corrected by trees.
 
-`CategoryFit.chosen` picks the configurations that answer, `CategoryFit.held_out` measures what answers are
-worth on sizes that are left out of the fit, and `CategoryFit.prediction` is the fit to all sizes. Trees also
-learn from the formula's errors in other categories: types of one width, say, are slow at the same sizes.
+`CategoryFit.chosen` picks the configurations that answer. `CategoryFit.held_out` measures the speed of answers on
+held-out sizes. `CategoryFit.prediction` is the fit to all sizes. Trees also learn from the formula's errors in
+other categories: types of the same width, for example, are slow at the same sizes.
 """
 
 from __future__ import annotations
@@ -15,27 +15,30 @@ from typing import NamedTuple
 import numpy as np
 
 from autotune.answers.formula import MULTIPLE, Array, Curve, Formulas
-from autotune.answers.schema import Expected, Plan, Portfolio, Prediction, Tree
-from autotune.answers.table import features_of
+from autotune.answers.table import Expected, Plan, Portfolio, Prediction, Tree, features_of
 from autotune.answers.trees import best_splits, corrections, fitted_trees, outcomes
 
-#: Parts of the sizes, each held out of a fit once.
+#: Number of folds of the cross validation; each fold of the sizes is held out once.
 FOLDS = 5
-#: Answers on held-out sizes that must be measured before a speed is expected.
+#: Fewest measured answers on held-out sizes for an expected speed.
 MIN_ANSWERS = 10
-#: The weight of a time in a fit is the share of the best speed that its formula predicts, to this power.
+#: The weight of a time in a fit is the predicted share of the best speed to this power.
 PREFERENCE = 4.0
 #: Weight of an error in another category; the best of several between 0.1 and 1 on rows and hgemm.
-ELSEWHERE = 0.3
-#: Spreads by which a configuration counts as slower, and the most by which, in logarithms.
-CAUTION, _MAX_SLOWNESS = 0.5, 3.0
-#: A configuration that was left out on a size counts as slower than the best there by at least this factor:
-#: promising configurations are measured.
+OTHER_CATEGORY_WEIGHT = 0.3
+#: A configuration counts as slower by this many standard deviations of its fit.
+CAUTION = 0.5
+#: Largest slowdown that counts in the choice of configurations, as a logarithm.
+_MAX_SLOWDOWN = 3.0
+#: Minimum slowdown, as a factor, of a configuration that was known but not measured on a size: a run measures
+#: promising configurations.
 _UNMEASURED = 1.3
-#: Sizes that are enough to choose configurations by.
-_DECIDING = 200
-#: Splits of an expectation, and the weight of no difference.
-_KINDS, _ALIKE = 3, 50.0
+#: If this many sizes have times of all configurations, only these sizes choose configurations.
+_MIN_DECIDING = 200
+#: Splits of an expectation.
+_EXPECTATION_SPLITS = 3
+#: Weight of an equal speed in all outcomes of an expectation, as a number of answers.
+_EXPECTATION_PRIOR = 50.0
 #: Share of answers that are slower than the lower bound of an expectation.
 _LOWER = 0.1
 
@@ -45,12 +48,12 @@ class CorrectedCurve(NamedTuple):
 
     curve: Curve
     trees: tuple[Tree, ...]
-    #: Standard deviation of the logarithms of the errors that are left.
+    #: Standard deviation of the logarithms of the remaining errors.
     spread: float
 
 
 class _Errors(NamedTuple):
-    """The errors of the formula of one configuration, one for each size that was timed."""
+    """The errors of the formula of one configuration, on the timed sizes."""
 
     curve: Curve
     features: Array
@@ -60,16 +63,14 @@ class _Errors(NamedTuple):
 
 
 class HeldOut(NamedTuple):
-    """Shares of the best speed that answers reach on sizes that are held out of the fit.
+    """The shares of the best speed that answers reach on held-out sizes."""
 
-    NaN for a size whose answer was not measured.
-    """
-
+    #: A share per size; NaN if the answer was not measured.
     shares: Array
 
     @property
     def measured(self) -> int:
-        """Number of sizes whose answer was measured."""
+        """Number of sizes with a measured answer."""
         return int(np.isfinite(self.shares).sum())
 
     def __str__(self) -> str:
@@ -84,8 +85,9 @@ class HeldOut(NamedTuple):
 class CategoryFit:
     """Times of configurations on problems that share their categorical fields, and fits to them.
 
-    Plans are of the matrix's configurations; None for a configuration without any time. ``layout`` has the
-    fields of the tuned layout. ``winners_ms`` has the times of winners that are not in the matrix, or infinity.
+    ``plans`` has the plan of each configuration; None for a configuration without times. ``layout`` has the
+    fields of the tuned layout. ``winners_ms`` has the time of each size's winner if the matrix lacks it, else
+    infinity.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class CategoryFit:
         self.matrix, self.plans, self.sm_count = matrix, plans, sm_count
         self.formulas = Formulas(matrix, plans, sm_count)
         self.times = self.formulas.times
-        #: Shortest known time of each size; infinite without any.
+        #: Shortest known time of each size; infinite without a time.
         self.best_ms = np.where(np.isfinite(self.times), self.times, np.inf).min(axis=0)
         if winners_ms:
             self.best_ms = np.minimum(self.best_ms, winners_ms)
@@ -115,8 +117,8 @@ class CategoryFit:
         keys = [tuple(problem.values()) for problem in matrix.problems]
         self.of_problem = np.array([features_of(key) for key in keys])
         self.features = [self._features(plan) for plan in plans]
-        #: Whether a configuration was known on a size, and so had a chance to be timed: sizes are in the order of
-        #: measuring, and it is timed on the first sizes that allow it.
+        #: Whether a configuration was known when a size was measured. Sizes are in the order of measuring, and a
+        #: new configuration is timed on the first size that allows it.
         is_timed = np.isfinite(self.times)
         self.was_known = np.logical_or.accumulate(is_timed, axis=1)
         self.was_known[~is_timed.any(axis=1)] = True
@@ -129,7 +131,7 @@ class CategoryFit:
         return self.of_problem if own is None else np.hstack([self.of_problem, own])
 
     def fitted(self, chosen: Sequence[int], known: Array) -> list[CorrectedCurve | None]:
-        """Fit configurations to their times on the known sizes; None where that fails."""
+        """Fit configurations to their times on the known sizes; None for a failed fit."""
         found = list[CorrectedCurve | None]()
         for number in chosen:
             own = self._errors(number, known)
@@ -137,7 +139,7 @@ class CategoryFit:
                 found.append(None)
                 continue
             elsewhere = filter(None, (other._errors_anywhere(number) for other in self.others))
-            pairs = [(own, 1.0), *((errors, ELSEWHERE) for errors in elsewhere)]
+            pairs = [(own, 1.0), *((errors, OTHER_CATEGORY_WEIGHT) for errors in elsewhere)]
             trees = fitted_trees(
                 np.vstack([errors.features for errors, _ in pairs]),
                 np.concatenate([errors.logs for errors, _ in pairs]),
@@ -162,7 +164,7 @@ class CategoryFit:
         return shares**PREFERENCE
 
     def predicted(self, chosen: Sequence[int], fits: Sequence[CorrectedCurve | None]) -> Array:
-        """Return the times that fits predict for every size; infinite where a size is not allowed."""
+        """Return the predicted times in ms for every size; infinite if a size is not allowed."""
         times = np.full((len(chosen), len(self.matrix.problems)), np.inf)
         for row, (number, fit) in enumerate(zip(chosen, fits, strict=True)):
             if fit is not None:
@@ -172,9 +174,9 @@ class CategoryFit:
         return times
 
     def completed(self) -> tuple[Array, Array]:
-        """Return the measured times, predicted ones where they are missing, and the spreads of the fits.
+        """Return the times, predicted if not measured, and the spreads of the fits.
 
-        A configuration that was known and not measured counts as slower than the best.
+        A configuration that was known but not measured on a size counts as slower than the best.
         """
         chosen, known = range(len(self.plans)), np.arange(len(self.matrix.problems))
         fits = self.fitted(chosen, known)
@@ -187,15 +189,16 @@ class CategoryFit:
     def chosen(self, count: int) -> list[int]:
         """Choose configurations greedily, by the mean logarithm of the best time among them.
 
-        A configuration whose times are hard to predict counts as slower: a fit would choose it where it is
-        slow. Sizes decide on which all configurations were known, or all sizes if these are few.
+        A configuration with times that are hard to predict counts as slower, because a fit might choose it on
+        sizes where it is slow. The choice uses the sizes where all configurations were known; if these are
+        few, all sizes.
         """
         completed, spreads = self.completed()
         deciding = self.was_known.all(axis=0)
-        if deciding.sum() >= _DECIDING:
+        if deciding.sum() >= _MIN_DECIDING:
             completed = completed[:, deciding]
         logs = np.log(completed) + CAUTION * spreads[:, None]
-        logs = np.minimum(logs, logs.min(axis=0) + _MAX_SLOWNESS)
+        logs = np.minimum(logs, logs.min(axis=0) + _MAX_SLOWDOWN)
         found, best = list[int](), np.full(logs.shape[1], np.inf)
         for _ in range(min(count, len(logs))):
             means = np.minimum(logs, best).mean(axis=1)
@@ -205,7 +208,7 @@ class CategoryFit:
         return sorted(found)
 
     def held_out(self, chosen: Sequence[int]) -> HeldOut:
-        """Return the shares of the best speed that sizes get from fits to the other sizes."""
+        """Return the shares of the best speed that answers reach, from fits without the size's fold."""
         count = len(self.matrix.problems)
         order, shares = np.random.default_rng(0).permutation(count), np.full(count, np.nan)
         for part in range(min(FOLDS, count)):
@@ -216,7 +219,7 @@ class CategoryFit:
         return HeldOut(shares)
 
     def prediction(self, chosen: Sequence[int], held_out: HeldOut) -> Prediction | None:
-        """Return the fits of chosen configurations to all sizes, as records hold them; None without any."""
+        """Return the fits of configurations to all sizes in the schema of records; None without a fit."""
         fits = self.fitted(chosen, np.arange(len(self.matrix.problems)))
         pairs = [
             (self.formulas.cost(plan, fit.curve), fit.trees)
@@ -239,7 +242,13 @@ class CategoryFit:
         is_known, integers = np.isfinite(held_out.shares), self.of_problem.shape[1] // 2
         everything, features = held_out.shares[is_known], self.of_problem[is_known]
         logs = np.log(everything)
-        splits = best_splits(features, logs - logs.mean(), np.ones(len(logs)), _KINDS, _ALIKE)
+        splits = best_splits(
+            features,
+            logs - logs.mean(),
+            np.ones(len(logs)),
+            _EXPECTATION_SPLITS,
+            _EXPECTATION_PRIOR,
+        )
         kinds = outcomes(splits, features)
         shares = []
         for kind in range(1 << len(splits)):
@@ -251,7 +260,7 @@ class CategoryFit:
 
 
 def _bounds(shares: Array) -> tuple[float, float]:
-    """Return a lower bound that one more share exceeds in nine of ten cases, and the median."""
+    """Return a bound that a further share exceeds in nine of ten cases, and the median."""
     place = math.floor(_LOWER * (len(shares) + 1))
     low = math.floor(1e3 * np.sort(shares)[max(place - 1, 0)]) / 1e3
     return low, math.floor(1e3 * float(np.median(shares))) / 1e3

@@ -1,4 +1,4 @@
-"""Turns a matrix of times, configurations by problems, into the answer tables of a record."""
+"""Turns a matrix of times (configurations by problems) into the answer tables of a record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from autotune.answers.category import CategoryFit, HeldOut
-from autotune.answers.schema import (
+from autotune.answers.table import (
     AnswerTable,
     Plan,
     Portfolio,
@@ -23,13 +23,16 @@ from autotune.answers.schema import (
 )
 from autotune.values import Configuration, Problem, by_category, category_of
 
-#: Measured sizes of a category that a fit needs; with fewer the nearest row answers.
+#: Fewest measured sizes of a category for a fit; with fewer sizes the nearest row answers.
 MIN_SIZES = 3
-#: Configurations that answer, of a category and of all.
-MAX_CONFIGURATIONS, MAX_IN_ALL = 32, 288
-#: The most speed, as a share, that is given up for a deterministic configuration.
+#: Most configurations that answer in a category.
+MAX_CONFIGURATIONS = 32
+#: Most configurations that answer in all categories together.
+MAX_IN_ALL = 288
+#: Largest slowdown, as a share, to accept for a deterministic configuration.
 DETERMINISM = 0.02
-#: A matrix is not fitted if missing winners take less than this share of its best times, on most problems.
+#: A category has no fit if its matrix lacks winners that take less than this share of its best time, on most
+#: problems.
 _MUCH_SLOWER = 0.85
 
 #: Categorical values of a problem.
@@ -40,16 +43,16 @@ Category: TypeAlias = tuple[str, ...]
 class Launches:
     """The launches of a kernel's configurations on a device."""
 
-    #: Returns the plan of a configuration, as it is for the category of a problem.
+    #: Returns the plan of a configuration for the category of a problem.
     plan: Callable[[Mapping[str, Value], Sizes], Plan]
     sm_count: int
     #: Layout fields of the tuned arrays.
     layout: Mapping[str, int]
-    #: Other layouts that rows have further plans for.
+    #: Other layouts; rows have further plans for them.
     other_layouts: Sequence[Mapping[str, int]] = ()
 
     def plans(self, matrix: Portfolio) -> list[Plan | None]:
-        """Return the plans of a matrix's configurations; None for one without any time."""
+        """Return the plans of a matrix's configurations; None for a configuration without times."""
         plans = list[Plan | None]()
         for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
             timed = (p for p, ms in zip(matrix.problems, times, strict=True) if ms)
@@ -59,14 +62,14 @@ class Launches:
 
 
 class Winner(NamedTuple):
-    """The winner of a problem's final race, timed with the caches of the matrix."""
+    """The winner of a problem's final race, with its time in the cache state of the matrix."""
 
     configuration: Mapping[str, Value]
     time_ms: float
 
 
 class Fitted(NamedTuple):
-    """A portfolio with its answer tables, and the worth of their fits on held-out sizes."""
+    """A portfolio with its answer tables, and the evaluation of the fits on held-out sizes."""
 
     portfolio: Portfolio
     held_out: HeldOut
@@ -78,7 +81,7 @@ def fitted_tables(
     sizes: Portfolio | None = None,
     winners: Mapping[Problem, Winner] = {},
 ) -> Fitted:
-    """Return a portfolio with the answers for problems that were not measured: a table for each category.
+    """Return a portfolio with an answer table for each category.
 
     A category with `MIN_SIZES` sizes or more gets a formula and trees for each of its best configurations.
     With fewer sizes the plan of the nearest row answers.
@@ -86,14 +89,15 @@ def fitted_tables(
     Parameters
     ----------
     portfolio : Portfolio
-        Times on the tuned problems, which become the rows of the tables. Its own tables are replaced, except
-        for a prediction that was fitted to more sizes than are given here.
+        Times on the tuned problems. Each problem becomes a row of a table. The new tables replace its old
+        tables, except for predictions from more sizes than given here.
     launches : Launches
-        How the configurations launch.
+        The launches of the configurations.
     sizes : Portfolio, optional
-        The matrix to fit: all problems that were timed in one way, tuned or random. Default: ``portfolio``.
+        The matrix to fit: all problems with the same method of timing, tuned or random. Default:
+        ``portfolio``.
     winners : mapping, optional
-        Winners of tuned problems. One that is missing in the portfolio answers its row if it is faster.
+        Winners of tuned problems. If the portfolio lacks a winner that is faster, it answers its row.
     """
     fits = _fits(portfolio if sizes is None else sizes, launches, winners)
     most = min(MAX_CONFIGURATIONS, MAX_IN_ALL // max(1, len(fits)))
@@ -119,7 +123,7 @@ def fitted_tables(
 
 
 def _timed_by_category(matrix: Portfolio) -> dict[Category, list[int]]:
-    """Return the columns of each category that some configuration was timed on."""
+    """Return the columns with a time, by category."""
     groups = by_category(matrix.problems).items()
     timed = {
         key: [c for c in group if any(row[c] for row in matrix.median_ms)] for key, group in groups
@@ -150,7 +154,7 @@ def _fits(
 
 
 def _missing(matrix: Portfolio, winners: Mapping[Problem, Winner]) -> dict[Problem, Winner]:
-    """Return the winners whose configuration is not in a matrix."""
+    """Return the winners that are not in a matrix."""
     known = set(map(Configuration, matrix.configurations))
     return {
         problem: winner
@@ -167,7 +171,7 @@ def _lacks_winners(matrix: Portfolio, winners_ms: Sequence[float]) -> bool:
 
 
 def _counted(matrix: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
-    """Return a matrix in which plans that are not deterministic count as slower, as in finals."""
+    """Return a matrix in which plans that are not deterministic count as slower, as in a final race."""
     if not any(plan is not None and plan.deterministic for plan in plans):
         return matrix
     factors = [1 + DETERMINISM * (plan is not None and not plan.deterministic) for plan in plans]
@@ -179,7 +183,7 @@ def _counted(matrix: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
 
 
 def _kept(portfolio: Portfolio, launches: Launches) -> dict[Category, Prediction]:
-    """Return the predictions of a portfolio's tables, with plans made anew."""
+    """Return the predictions of a portfolio's tables, with new plans."""
     found = dict[Category, Prediction]()
     for table in portfolio.tables:
         if table.prediction:
@@ -193,7 +197,7 @@ def _kept(portfolio: Portfolio, launches: Launches) -> dict[Category, Prediction
 
 
 def _with_categories(portfolio: Portfolio, sizes: Portfolio) -> Portfolio:
-    """Return a portfolio with the first size of each category of ``sizes`` that it has no time of."""
+    """Add the first size of each category of ``sizes`` that a portfolio has no times of."""
     known = _timed_by_category(portfolio)
     further = _columns(
         sizes,
@@ -202,13 +206,14 @@ def _with_categories(portfolio: Portfolio, sizes: Portfolio) -> Portfolio:
     if not further.problems:
         return portfolio
     times, others = (
-        dict(zip(map(Configuration, each.configurations), each.median_ms, strict=True))
-        for each in (portfolio, further)
+        dict(zip(map(Configuration, matrix.configurations), matrix.median_ms, strict=True))
+        for matrix in (portfolio, further)
     )
-    unknown, unknown_there = ((None,) * len(each.problems) for each in (portfolio, further))
+    no_times, no_other_times = ((None,) * len(matrix.problems) for matrix in (portfolio, further))
     joined = {
-        each: times.get(each, unknown) + others.get(each, unknown_there)
-        for each in (*times, *others)
+        configuration: times.get(configuration, no_times)
+        + others.get(configuration, no_other_times)
+        for configuration in (*times, *others)
     }
     return msgspec.structs.replace(
         portfolio,
@@ -223,7 +228,7 @@ def _row(
 ) -> TableRow:
     """Return the row of a problem: its fastest plan, then plans for other layouts and for determinism.
 
-    Each of these is the fastest that meets a demand which no plan before it meets.
+    A further plan is the fastest that meets a demand that no earlier plan meets.
     """
     problem = matrix.problems[column]
     times = ((row[column], number) for number, row in enumerate(matrix.median_ms))
@@ -246,7 +251,7 @@ def _row(
 
 
 def _columns(matrix: Portfolio, columns: Sequence[int]) -> Portfolio:
-    """Return some problems of a matrix with their times."""
+    """Return some columns of a matrix."""
     return msgspec.structs.replace(
         matrix,
         problems=tuple(matrix.problems[column] for column in columns),

@@ -3,14 +3,13 @@
 A fitted time is the sum of three parts:
 
 - once: products of up to two problem fields
-- in each round of blocks, of which a multiprocessor has ``ceil(blocks / multiprocessors)``: single
-  fields
-- in each wave, of which a device has ``ceil(blocks / resident blocks)``: single fields
+- in each round: single fields. There are ``ceil(blocks / multiprocessors)`` rounds.
+- in each wave: single fields. There are ``ceil(blocks / resident blocks of the device)`` waves.
 
 So 144 blocks take twice as long as 120 on 132 multiprocessors. Non-negative least squares of relative errors
-fit the coefficients (Lawson and Hanson, *Solving Least Squares Problems*, 1974). The number of resident blocks
-is the best of a few. Then each field gets a factor: how much longer misaligned problems took than the formula
-predicts.
+fit the coefficients (Lawson and Hanson, *Solving Least Squares Problems*, 1974), for each number of resident
+blocks of `RESIDENT`; the best fit counts. Then each field gets a factor: the slowdown of misaligned problems
+against the formula.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from autotune.answers.schema import Cost, Plan, Portfolio, Term
-from autotune.answers.table import blocks_of, fillings
+from autotune.answers.table import Cost, Plan, Portfolio, Term, blocks_of, fillings
 from autotune.kernel.expression import value_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Blocks that may be resident on a multiprocessor.
+#: Numbers of resident blocks of a multiprocessor that a fit tries.
 RESIDENT = (1, 2, 4, 8)
-#: Least time of any call, as a share of the shortest time of the matrix: a launch costs something, also for
+#: Minimum time of a call, as a share of the shortest time of the matrix. Every launch takes some time, also of
 #: a configuration that was measured on large problems only.
 LEAST_SHARE = 0.5
-#: Weight of small coefficients, which decides where a few problems leave several fits.
+#: Weight of small coefficients (ridge regression); it decides between fits to few problems.
 RIDGE = 0.1
 #: A size is aligned if it is a multiple of four elements, the widest load of float32.
 MULTIPLE = 4
-#: Weight of no effect of alignment, as a number of problems.
+#: Weight of an alignment factor of 1, as a number of problems.
 INDIFFERENCE = 4
 
 
 class Curve(NamedTuple):
-    """The formula of one configuration, fitted."""
+    """The fitted formula of one configuration."""
 
+    #: Resident blocks of a multiprocessor.
     resident: int
-    #: One for each column of the design with this number of resident blocks.
+    #: A coefficient for each column of the design with this number of resident blocks.
     coefficients: Array
-    #: Logarithms of the factors of fields that are misaligned.
+    #: Logarithms of the factors of misaligned fields.
     misaligned: Array
 
 
 class Formulas:
     """Fits of the times of a matrix whose problems share their categorical fields.
 
-    The plans are those of the matrix's configurations for these problems; None for a configuration without
-    any time. Problems are numbers of columns.
+    ``plans`` has the plan of each configuration for these problems; None for a configuration without times.
+    Methods take problems as column numbers.
     """
 
     def __init__(self, matrix: Portfolio, plans: Sequence[Plan | None], sm_count: int) -> None:
@@ -69,14 +68,14 @@ class Formulas:
         self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
         self.plans = plans
         self._of_single, self._of_double = map(self._products, (self.single, self.double))
-        #: By the expression of the blocks, which many plans share.
+        #: Cached by the expression of the blocks, because many plans share it.
         self._fillings: dict[str, Array | None] = {}
         self.designs = [self._designs(plan) for plan in plans]
 
     def fillings_of(self, plan: Plan | None) -> Array | None:
-        """Return the features of a plan's blocks, a row per problem; None if one of them is unknown.
+        """Return the `autotune.answers.table.fillings` of a plan, a row per problem; None if unknown.
 
-        See `autotune.answers.table.fillings`; the first is the number of blocks.
+        The first column is the number of blocks.
         """
         if plan is None or plan.grid is None:
             return None
@@ -105,7 +104,7 @@ class Formulas:
         return designs
 
     def _slots(self, resident: int) -> list[int]:
-        """Return the blocks that run at a time, in a round and in a wave; equal if one is resident."""
+        """Return the blocks of a round and of a wave; a single number if they are equal."""
         return sorted({self.sm_count, self.sm_count * resident})
 
     def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
@@ -116,7 +115,7 @@ class Formulas:
         return np.array(rows)
 
     def curve(self, configuration: int, known: Sequence[int]) -> Curve | None:
-        """Fit a configuration's formula to its times on the known problems; None if that fails."""
+        """Fit a configuration's formula to its times on the known problems; None if the fit fails."""
         rows = [p for p in known if np.isfinite(self.times[configuration, p])]
         if not rows:
             return None
@@ -125,7 +124,7 @@ class Formulas:
         aligned = self._fit(designs, times)
         if aligned is None:
             return None
-        # Means of the logarithms with a constant, drawn towards 0 by INDIFFERENCE.
+        # A ridge regression of the logarithms with a constant; INDIFFERENCE shrinks factors towards 1.
         missed = np.log(times / (self.least_ms + designs[aligned.resident] @ aligned.coefficients))
         columns = np.hstack([misaligned, np.ones((len(rows), 1))])
         drawn = np.diag([INDIFFERENCE] * len(self.names) + [1e-6])
@@ -145,21 +144,21 @@ class Formulas:
             wanted = np.concatenate([(1 - self.least_ms / times).clip(0), np.zeros(count)])
             try:
                 found, error = nnls(np.vstack([relative / scale, RIDGE * np.eye(count)]), wanted)
-            except RuntimeError:  # it did not converge
+            except RuntimeError:  # no convergence
                 continue
             if error < least_error:
                 best, least_error = Curve(resident, found / scale, np.zeros(0)), error
         return best
 
     def times_of(self, configuration: int, curve: Curve) -> Array:
-        """Return the times in ms that a curve predicts, for every problem."""
+        """Return the times in ms that a curve predicts for all problems."""
         design = self.designs[configuration][curve.resident]
         aligned: Array = self.least_ms + design @ curve.coefficients
         late: Array = np.exp(self.misaligned @ curve.misaligned)
         return aligned * late
 
     def cost(self, plan: Plan, curve: Curve) -> Cost:
-        """Return a fitted formula as records hold it."""
+        """Return a fitted formula in the schema of records."""
         first, count = len(self.double), len(self.single)
         parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
         parts[0][self.double.index(())] += self.least_ms
@@ -181,5 +180,5 @@ def _terms(coefficients: Array, products: Sequence[tuple[str, ...]]) -> tuple[Te
 
 
 def _rounded(value: float) -> float:
-    """Round to four significant digits: more would be noise, in every header."""
+    """Round to four significant digits; further digits would be noise, and lengthen headers."""
     return float(f"{value:.4g}")

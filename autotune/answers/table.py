@@ -1,8 +1,7 @@
-"""Walks an answer table: picks the plan for a problem that was not measured.
+"""Answer tables: their schema in records, and the rule that picks the plan for an unmeasured problem.
 
-`answer` is the rule. The exported C++ header holds the same rows and the same rule, bit for bit: sums and
-products of doubles in one order, and integers of 64 bits. Lookup imports this module, so it imports nothing
-heavy.
+`answer` is the rule. The exported C++ header has the same rows, and the same rule bit for bit: the same order of
+operations on doubles, and integers of 64 bits. Lookup imports this module, so it has no heavy imports.
 """
 
 from __future__ import annotations
@@ -12,23 +11,190 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from math import inf, isqrt
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from autotune.answers.schema import AnswerTable, Cost, Grid, Plan, Prediction, Split, Term, Tree
+import msgspec
+
 from autotune.kernel.expression import MAX_INTEGER, Json, value_of
+
+#: Dynamic shared memory of a block that needs no opt-in, on every CUDA architecture.
+COMMON_SHARED_BYTES = 48 * 1024
+#: Features of a cost in addition to those of the problem; see `fillings`.
+OWN_FEATURES = 4
+#: Most levels of a tree.
+MAX_LEVELS = 6
+#: A portfolio is far wider than another if it is wider by more than this factor.
+FAR_MORE = 1.5
+
+#: An integer of 64 bits.
+Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+#: A number of things, or of bytes.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+#: An extent of a block or grid.
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+#: A time in milliseconds, or a ratio of two times; above 0.
+Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+#: A rate or an error; may be 0.
+Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0, lt=1e300)]
+#: A share of the best speed.
+Share: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+#: A factor that corrects a fitted time.
+Factor: TypeAlias = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
+
+#: A value of a parameter; a text may be part of a C identifier.
+Value: TypeAlias = (
+    Integer | bool | float | Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_]+\Z")]
+)
+#: Values of a problem's fields.
+Sizes: TypeAlias = Mapping[str, Integer | str]
+#: Threads or blocks in x, y, z.
+Triple: TypeAlias = tuple[Positive, Positive, Positive]
+#: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
+StoredExpression: TypeAlias = int | str | list[Any]
+#: Blocks in x, y, z as expressions.
+Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
+#: A coefficient in milliseconds, and the integer problem fields of its product.
+Term: TypeAlias = tuple[Annotated[float, msgspec.Meta(ge=0, lt=1e15)], tuple[str, ...]]
+#: The number of a feature, and a threshold.
+Split: TypeAlias = tuple[Count, Integer]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration and its main launch, the launch with the kernel's name."""
+
+    configuration: Mapping[str, Value]
+    block: Triple
+    shared_bytes: Count = 0
+    #: None if the launch cannot be traced.
+    grid: Grid | None = None
+    #: Condition on a problem and its layout; None: every problem is allowed.
+    requires: StoredExpression | None = None
+    #: Architectures whose search space has the configuration; None if not checked.
+    archs: tuple[str, ...] | None = None
+    #: Whether two launches of one loaded module must not overlap.
+    exclusive: bool = False
+    #: Whether the kernel declares equal bits in every run for equal data; see `Kernel.deterministic`.
+    deterministic: bool = False
+
+    def allows(self, fields: Mapping[str, object]) -> bool:
+        """Return whether a problem with its layout satisfies the plan's condition."""
+        if self.requires is None:
+            return True
+        try:
+            return value_of(self.requires, fields) != 0
+        except ValueError:
+            return False
+
+    def fits(self, arch: str) -> bool:
+        """Return whether the plan is valid on an architecture; if that was not checked, whether it is likely."""
+        if self.archs is not None:
+            return arch in self.archs
+        return self.shared_bytes <= COMMON_SHARED_BYTES
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """The fitted time of a configuration as a function of the problem.
+
+    The time is the sum of ``fixed`` and, for each entry of ``waves``, of its terms times
+    ``ceil(blocks / slots)``.
+    """
+
+    plan: Plan
+    fixed: tuple[Term, ...]
+    #: Slots (blocks that run at the same time), and the terms.
+    waves: tuple[tuple[Positive, tuple[Term, ...]], ...]
+    #: Factor of the time for each field that is not a multiple of the prediction's ``multiple``.
+    misaligned: Mapping[str, Measured] = {}
+
+
+class Tree(msgspec.Struct, frozen=True, array_like=True):
+    """Splits of features, and a factor for each outcome of the splits."""
+
+    #: Bit i of an outcome is set if the feature of split i is above its threshold.
+    splits: tuple[Split, ...]
+    factors: tuple[Factor, ...]
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """The shares of the best speed that answers reach, measured on held-out sizes, by outcome of a tree."""
+
+    #: Smallest and largest measured value of each integer field. The expectation holds in these ranges.
+    ranges: tuple[tuple[Integer, Integer], ...]
+    #: Splits like those of a `Tree`, over features of the problem only.
+    splits: tuple[Split, ...]
+    #: The lower tenth and the median of the shares, for each outcome.
+    shares: tuple[tuple[Share, Share], ...]
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Fitted times of several configurations; the allowed one with the smallest predicted time answers."""
+
+    #: A field is aligned if it is a multiple of this.
+    multiple: Positive
+    costs: tuple[Cost, ...]
+    #: Trees that correct each cost; empty: no cost has trees.
+    corrections: tuple[tuple[Tree, ...], ...] = ()
+    #: Number of problems in the fit.
+    sizes: Count = 0
+    #: None if too few answers on held-out sizes were measured.
+    expected: Expected | None = None
+
+
+class TableRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A measured problem, and the plans for the problems that are nearest to it."""
+
+    problem: Sizes
+    #: In order of preference. The first plan is for the tuned layout. The others are for other layouts, and
+    #: for answers that must be deterministic.
+    plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
+
+
+class AnswerTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The answers for unmeasured problems of one combination of categories."""
+
+    rows: tuple[TableRow, ...]
+    #: Answers in place of a row's first plan; None: too few sizes were measured.
+    prediction: Prediction | None = None
+
+
+class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
+    """A matrix of times (configurations by problems), and the answer tables from it."""
+
+    configurations: tuple[Mapping[str, Value], ...] = ()
+    problems: tuple[Sizes, ...] = ()
+    #: A row per configuration, a column per problem; None: failed, not measured or not allowed.
+    median_ms: tuple[tuple[Measured | None, ...], ...] = ()
+    tables: tuple[AnswerTable, ...] = ()
+
+    @property
+    def sizes(self) -> int:
+        """Return the number of problems in the fits of the predictions."""
+        return sum(table.prediction.sizes for table in self.tables if table.prediction)
+
+    def is_far_wider(self, other: Portfolio) -> bool:
+        """Return whether this portfolio has far more problems, or times, than another."""
+        mine, theirs = self.sizes, other.sizes
+        if max(mine, theirs) > FAR_MORE * min(mine, theirs):
+            return mine > theirs
+        count, others = (len(p.configurations) * len(p.problems) for p in (self, other))
+        is_wider = len(self.problems) > FAR_MORE * len(other.problems)
+        return is_wider or count > FAR_MORE * others
+
+
+# ---------------------------------------------------------------------- the answer of a table
 
 #: The values of a problem in the order of the kernel's fields.
 ProblemKey: TypeAlias = tuple[int | str, ...]
 
-#: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
-#: roots, and none of these is an integer. Exact, so that C++ has the same numbers.
+#: ``ceil(2**(63 + j/16))`` for j from 1 to 15, exact so that C++ has the same numbers. The floor of a 16th root
+#: equals four nested floors of square roots; no value is an integer, so the ceiling is the floor plus 1.
 SIXTEENTHS: tuple[int, ...] = tuple(
     isqrt(isqrt(isqrt(isqrt(1 << 16 * 63 + j)))) + 1 for j in range(1, 16)
 )
 
 
 class AnsweringRow(Protocol):
-    """A row of a table in the form that `answer` walks."""
+    """A row of a table for `answer`."""
 
     @property
     def place(self) -> ProblemKey:
@@ -36,43 +202,46 @@ class AnsweringRow(Protocol):
 
     @property
     def plans(self) -> tuple[Plan, ...]:
-        """See `autotune.answers.schema.TableRow`."""
+        """See `TableRow`."""
 
     @property
     def table(self) -> AnswerTable | None:
-        """The table that the row is part of; None for a row of its own."""
+        """The table of the row; None for a row outside any table."""
 
 
 Row = TypeVar("Row", bound=AnsweringRow)
 
 
 class Question(NamedTuple):
-    """A problem to answer, and the plans that may answer it."""
+    """A problem to answer, and the condition on plans that may answer."""
 
     problem: ProblemKey
     place: ProblemKey
     #: The problem and its layout by name.
     fields: Mapping[str, Any]
-    #: Whether only a row's first plan and its prediction may answer, as for the tuned layout.
+    #: Whether only a row's first plan and its prediction may answer; true for the tuned layout.
     is_plain: bool
+    #: Returns whether a plan may answer.
     is_able: Callable[[Plan], bool]
 
 
 class PickedPlan(NamedTuple, Generic[Row]):
-    """The plan that answers, and the speed and time to expect of it; None: not known."""
+    """The plan that answers, with its expected speed and time."""
 
     plan: Plan
     row: Row
-    #: Share of the best speed that nine of ten such answers reach, and that every other one reaches.
+    #: Share of the best speed that nine of ten such answers reach; None: unknown.
     expected_fraction: float | None
+    #: Share of the best speed that half of such answers reach; None: unknown.
     median_fraction: float | None
+    #: Predicted time; None: unknown.
     expected_ms: float | None
 
 
 def answer(rows: Iterable[Row], question: Question) -> PickedPlan[Row] | None:
-    """Return the answer for a problem that was not measured; None if no plan may answer.
+    """Return the answer for an unmeasured problem; None if no plan may answer.
 
-    The nearest row with an allowed plan decides; see `distance`. If its table has a prediction, the allowed
+    Take the nearest row with an allowed plan; see `distance`. If its table has a prediction, the allowed
     configuration with the smallest predicted time answers, else the row's plan.
     """
     places = ((distance(question.place, row.place), row) for row in rows)
@@ -84,7 +253,7 @@ def answer(rows: Iterable[Row], question: Question) -> PickedPlan[Row] | None:
         if plan is not None:
             chosen, time_ms = fastest(row.table, question) or (plan, None)
             return PickedPlan(chosen, row, *expected_of(row.table, question.problem), time_ms)
-    # No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
+    # No row has an allowed plan, but the prediction of the nearest row may have one.
     for _, row in known[:1]:
         if found := fastest(row.table, question):
             return PickedPlan(found[0], row, *expected_of(row.table, question.problem), found[1])
@@ -101,12 +270,12 @@ def sixteenths(n: int) -> int:
 
 
 def place_of(problem: ProblemKey) -> ProblemKey:
-    """Return the place of a problem: categories, and integers in sixteenths of octaves."""
+    """Return the place of a problem: categories unchanged, and integers as `sixteenths` of octaves."""
     return tuple(value if isinstance(value, str) else sixteenths(value) for value in problem)
 
 
 def distance(a: ProblemKey, b: ProblemKey) -> int | None:
-    """Return the distance of two places, the sum over integers; None where a category differs."""
+    """Return the distance of two places, a sum over integers; None if a category differs."""
     total = 0
     for first, second in zip(a, b, strict=True):
         if first.__class__ is int:
@@ -130,7 +299,7 @@ def fastest(table: AnswerTable | None, question: Question) -> tuple[Plan, float]
             time_ms = predicted_ms(cost, prediction.multiple, fields, trees, features)
         except ValueError:
             continue
-        # Conditions last: they take longer than times.
+        # The condition comes last: it takes longer than the time.
         if (chosen is None or time_ms < least_ms) and question.is_able(cost.plan):
             chosen, least_ms = cost.plan, time_ms
     return (chosen, least_ms) if chosen else None
@@ -139,7 +308,7 @@ def fastest(table: AnswerTable | None, question: Question) -> tuple[Plan, float]
 def expected_of(
     table: AnswerTable | None, problem: ProblemKey
 ) -> tuple[float | None, float | None]:
-    """Return the lower tenth and the median of the speed to expect for a problem; None: not known."""
+    """Return the lower tenth and the median of the expected speed for a problem; None: unknown."""
     prediction: Prediction | None = table.prediction if table else None
     expected = prediction.expected if prediction else None
     if expected is None:
@@ -158,9 +327,9 @@ def predicted_ms(
     trees: Sequence[Tree] = (),
     sizes: Sequence[int] = (),
 ) -> float:
-    """Return the time that a cost and its trees predict for a problem.
+    """Return the time in ms that a cost and its trees predict for a problem.
 
-    ``sizes`` are the features of the problem. ValueError if an integer needs more than 64 bits.
+    ``sizes`` are the features of the problem. Raise `ValueError` if an integer needs more than 64 bits.
     """
     total = _sum_of(cost.fixed, fields)
     blocks = value_of(blocks_of(cost.plan.grid), fields) if cost.waves else 0
@@ -187,18 +356,18 @@ def outcome(splits: Sequence[Split], features: Sequence[int]) -> int:
 
 
 def features_of(problem: ProblemKey) -> list[int]:
-    """Return the features of a problem: its integers, and the largest power of two that divides each."""
+    """Return the features of a problem: its integers, then the largest power of two that divides each."""
     sizes = [value for value in problem if isinstance(value, int)]
     return [*sizes, *(size & -size for size in sizes)]
 
 
 def fillings(blocks: int, multiprocessors: int) -> list[int]:
-    """Return the features of a cost: its blocks, and how full their rounds are, in thirty-seconds.
+    """Return the features of a cost: its blocks, then the occupied share of its rounds in units of 1/32.
 
-    A round has one, two or four blocks on each multiprocessor.
+    There are three shares, for rounds of one, two and four blocks on each multiprocessor.
     """
     if blocks * 32 > MAX_INTEGER or blocks < 1:
-        raise ValueError("more than 64 bits, or no blocks")
+        raise ValueError("the number of blocks needs more than 64 bits, or is 0")
     found = [blocks]
     for slots in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
         found.append(32 * blocks // (-(-blocks // slots) * slots))
@@ -215,9 +384,9 @@ def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
 
 
 def blocks_of(grid: Grid | None) -> Json:
-    """Return the stored expression of the number of blocks of a grid."""
+    """Return the expression of the number of blocks of a grid."""
     if grid is None:
-        raise ValueError("a cost without grid")
+        raise ValueError("a cost has no grid")
     blocks: Json = 1
     for axis in grid:
         blocks = axis if blocks == 1 else blocks if axis == 1 else ["*", blocks, axis]

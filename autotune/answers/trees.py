@@ -1,8 +1,8 @@
-"""Fits small trees that correct a fitted time by the sizes of a problem and by how full its rounds are.
+"""Fits small trees that correct a fitted time by the sizes of a problem and the occupied share of its rounds.
 
-All splits of a level are the same (Langley and Sage, *Oblivious decision trees*, 1994), so that a tree
-is a few comparisons and a table. Each tree is fitted to the error that earlier trees leave (Friedman,
-*Greedy function approximation*, 2001). `autotune.answers.table` has the features.
+All splits of a level are the same (Langley and Sage, *Oblivious decision trees*, 1994), so a tree is a few
+comparisons and a table. Each tree is fitted to the remaining error of earlier trees (Friedman, *Greedy function
+approximation*, 2001). `autotune.answers.table` has the features.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from autotune.answers.schema import Tree
+from autotune.answers.table import Tree
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Splits: TypeAlias = tuple[tuple[int, int], ...]
 
-#: Trees of a configuration, their levels, and the share of an error that a tree corrects.
-TREES, LEVELS, RATE = 8, 4, 0.4
-#: Weight of no correction, as a number of times.
+#: Most trees of a configuration.
+TREES = 8
+#: Most levels of a tree.
+LEVELS = 4
+#: Share of an error that a tree corrects (learning rate).
+RATE = 0.4
+#: Weight of a factor of 1, as a number of times.
 INDIFFERENCE = 4.0
-#: Times that trees need. From fewer they gain nothing, and records and headers get longer.
+#: Fewest times for trees. With fewer times trees do not improve answers, but lengthen records and headers.
 MIN_TIMES = 12
-#: Thresholds of a feature that are tried.
+#: Most thresholds of a feature that a fit tries.
 THRESHOLDS = 40
 #: Smallest and largest factor of a tree.
 _FACTORS = (0.25, 4.0)
 
 
 def fitted_trees(features: Array, errors: Array, weights: Array) -> tuple[Tree, ...]:
-    """Return trees whose factors correct errors, the logarithms of times over fitted times; none from few.
+    """Return trees that correct errors (logarithms of times over fitted times); none for few times.
 
     ``features`` has a row of integers for each time.
     """
@@ -49,7 +53,7 @@ def fitted_trees(features: Array, errors: Array, weights: Array) -> tuple[Tree, 
 
 
 def corrections(trees: Sequence[Tree], features: Array) -> Array:
-    """Return the product of the factors, for every row of features."""
+    """Return the product of the trees' factors for each row of features."""
     product: Array = np.ones(len(features))
     for tree in trees:
         product = product * np.array(tree.factors)[outcomes(tree.splits, features)]
@@ -57,7 +61,7 @@ def corrections(trees: Sequence[Tree], features: Array) -> Array:
 
 
 def outcomes(splits: Splits, features: Array) -> Array:
-    """Return the numbers of the outcomes; see `autotune.answers.table.outcome`."""
+    """Return the outcome of splits for each row of features; see `autotune.answers.table.outcome`."""
     numbers: Array = np.zeros(len(features), np.int64)
     for level, (feature, threshold) in enumerate(splits):
         numbers = numbers + ((features[:, feature] > threshold).astype(np.int64) << level)
@@ -65,11 +69,11 @@ def outcomes(splits: Splits, features: Array) -> Array:
 
 
 def best_splits(
-    features: Array, values: Array, weights: Array, levels: int, least: float
+    features: Array, values: Array, weights: Array, levels: int, prior: float
 ) -> Splits:
-    """Return splits whose outcomes separate the values, chosen level by level.
+    """Return splits with outcomes that separate the values, chosen level by level.
 
-    ``least`` is the weight of a mean of 0 in every outcome.
+    ``prior`` is the weight of a mean of 0 in every outcome.
     """
     edges = [_edges(column) for column in features.T]
     places = [np.searchsorted(edge, column) for edge, column in zip(edges, features.T, strict=True)]
@@ -82,7 +86,7 @@ def best_splits(
                 (1 << level, len(edge) + 1),
                 values,
                 weights,
-                least,
+                prior,
             )
             for edge, place in zip(edges, places, strict=True)
         ]
@@ -96,7 +100,7 @@ def best_splits(
 
 
 def _edges(column: Array) -> Array:
-    """Return thresholds between the values of a feature, at most `THRESHOLDS`."""
+    """Return at most `THRESHOLDS` thresholds between the values of a feature."""
     values = np.unique(column)
     if len(values) > THRESHOLDS:
         shares = np.arange(1, THRESHOLDS) / THRESHOLDS
@@ -105,16 +109,16 @@ def _edges(column: Array) -> Array:
 
 
 def _best_edge(
-    cells: Array, shape: tuple[int, int], values: Array, weights: Array, least: float
+    cells: Array, shape: tuple[int, int], values: Array, weights: Array, prior: float
 ) -> tuple[float, int]:
-    """Return the gain of the best threshold for all outcomes together, and its number."""
+    """Return the gain of the best threshold over all outcomes, and its number."""
     if shape[1] == 1:
         return 0.0, 0
     count = shape[0] * shape[1]
     sums = np.bincount(cells, weights * values, count).reshape(shape).cumsum(axis=1)
     counts = np.bincount(cells, weights, count).reshape(shape).cumsum(axis=1)
     above, others = sums[:, -1:] - sums, counts[:, -1:] - counts
-    gains = (sums**2 / (counts + least) + above**2 / (others + least)).sum(axis=0)
-    without = (sums[:, -1] ** 2 / (counts[:, -1] + least)).sum()
+    gains = (sums**2 / (counts + prior) + above**2 / (others + prior)).sum(axis=0)
+    without = (sums[:, -1] ** 2 / (counts[:, -1] + prior)).sum()
     best = int(np.argmax(gains[:-1]))
     return float(gains[best] - without), best

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from autotune.answers.schema import AnswerTable, Cost, TableRow
-from autotune.answers.table import predicted_ms
+from autotune.answers.table import AnswerTable, Cost, TableRow, predicted_ms
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
@@ -27,9 +26,8 @@ from autotune.measure.roofline import ARITHMETIC, implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
-from autotune.tuned.clock import moment
-from autotune.tuned.identity import other_kernel
-from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of
+from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of, moment
+from autotune.tuned.writing import other_kernel
 from autotune.values import Configuration, Problem
 
 #: Maximum difference between the clocks of two machines.

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from autotune.explain.variants import Facts, Setting, with_time
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.tuned.clock import timestamp
 from autotune.tuned.counted import CountedVariant, add_counts, file_of, known_counts
 from autotune.tuned.reading import layers
-from autotune.tuned.record import RecordedDevice
+from autotune.tuned.record import RecordedDevice, timestamp
 
 
 def write_explanation(folder: Path, setting: Setting, facts: Sequence[Facts]) -> Path:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.answers.schema import Cost, Term
+from autotune.answers.table import Cost, Term
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.kernel.names import CPP_KEYWORDS
 

@@ -15,16 +15,18 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
-from autotune.answers.schema import (
+from autotune.answers.table import (
     COMMON_SHARED_BYTES,
+    SIXTEENTHS,
     AnswerTable,
     Cost,
     Plan,
     Prediction,
+    ProblemKey,
     Triple,
     Value,
+    blocks_of,
 )
-from autotune.answers.table import SIXTEENTHS, ProblemKey, blocks_of
 from autotune.errors import UsageError
 from autotune.export.cpp import INT, comment, expression, filled, identifier, time
 from autotune.kernel.expression import MAX_INTEGER, substituted

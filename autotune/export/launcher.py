@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.answers.schema import Plan
+from autotune.answers.table import Plan
 from autotune.compiling.binaries import compiled_for
 from autotune.compiling.job import compile_job
 from autotune.compiling.symbols import COMPUTED

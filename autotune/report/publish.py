@@ -18,10 +18,17 @@ from autotune.report.content import ReportContent, from_rows, from_run, from_sto
 from autotune.report.page import write_html, write_markdown
 from autotune.run.result import RunResult
 from autotune.store import Store, default_url
-from autotune.tuned.identity import other_kernel
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord
-from autotune.tuned.writing import Choice, Merged, MergedProblem, accepted, by_rule, update
+from autotune.tuned.writing import (
+    Choice,
+    Merged,
+    MergedProblem,
+    accepted,
+    by_rule,
+    other_kernel,
+    update,
+)
 from autotune.values import Configuration, Problem
 
 #: Folder of experiments below the folder of a run's files, where no lookup reads.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from statistics import geometric_mean
 
-from autotune.answers.schema import Expected, Sizes
+from autotune.answers.table import Expected, Sizes
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
 from autotune.measure.roofline import ARITHMETIC

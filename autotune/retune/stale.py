@@ -21,8 +21,6 @@ from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
 from autotune.measure.timing import Timing
 from autotune.project import id_of
-from autotune.tuned.clock import moment
-from autotune.tuned.identity import other_kernel
 from autotune.tuned.merged import normal_arch
 from autotune.tuned.reading import (
     DamagedRecord,
@@ -35,7 +33,8 @@ from autotune.tuned.reading import (
     user_folder,
     warn_of_unowned,
 )
-from autotune.tuned.record import Confirmed, TunedProblem, TunedRecord
+from autotune.tuned.record import Confirmed, TunedProblem, TunedRecord, moment
+from autotune.tuned.writing import other_kernel
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:

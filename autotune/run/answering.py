@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeAlias
 
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.compiling.job import CompileJob
 from autotune.errors import AutotuneError, StoreError
 from autotune.kernel.source import arguments_fingerprint

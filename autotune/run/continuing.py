@@ -12,7 +12,7 @@ import msgspec
 
 from autotune import __version__
 from autotune.answers.category import HeldOut
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.space import is_member

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from autotune.answers.schema import Grid, Plan, Triple
+from autotune.answers.table import Grid, Plan, Triple
 from autotune.compiling.binaries import compile_now
 from autotune.compiling.job import compile_job
 from autotune.devices.device import Device

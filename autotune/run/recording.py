@@ -13,7 +13,7 @@ import msgspec
 from autotune import __version__
 from autotune.answers.category import HeldOut
 from autotune.answers.fit import Launches, Winner, fitted_tables
-from autotune.answers.schema import Plan, Portfolio
+from autotune.answers.table import Plan, Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
@@ -29,7 +29,6 @@ from autotune.measure.timing import Timing
 from autotune.run.plans import default_plan, plan_of, steps_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
-from autotune.tuned.clock import timestamp
 from autotune.tuned.record import (
     Checks,
     ContenderResult,
@@ -39,6 +38,7 @@ from autotune.tuned.record import (
     TunedProblem,
     TunedRecord,
     TuningOrigin,
+    timestamp,
 )
 from autotune.values import Configuration, Problem
 

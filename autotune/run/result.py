@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status

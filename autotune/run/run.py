@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune import __version__
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.arrays import usable_cores
 from autotune.data.sight import unseen_inputs
 from autotune.devices.device import Device

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable
 
 from autotune.answers.formula import MULTIPLE, Formulas
-from autotune.answers.schema import Cost, Plan, Portfolio
-from autotune.answers.table import predicted_ms
+from autotune.answers.table import Cost, Plan, Portfolio, predicted_ms
 from autotune.devices.device import Device
 from autotune.kernel.spec import Kernel
 from autotune.run.plans import plan_of

@@ -1,4 +1,4 @@
-"""Answers a question from a table: checks fields, finds the device, and describes the hit."""
+"""Answers a lookup from a table: checks the fields, finds the device, and describes the hit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.answers.schema import Triple, Value
-from autotune.answers.table import ProblemKey
+from autotune.answers.table import ProblemKey, Triple, Value
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.merged import (
@@ -33,7 +32,7 @@ MAX_GRID = 2**31 - 1
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TunedConfig(Mapping[str, Any]):
-    """A configuration of a kernel and how to launch it: a mapping of parameters to values.
+    """A configuration of a kernel and its launch: a mapping of parameters to values.
 
     Attributes
     ----------
@@ -42,37 +41,36 @@ class TunedConfig(Mapping[str, Any]):
     shared_bytes : int
         Dynamic shared memory per block.
     grid : tuple of int or None
-        Blocks in x, y, z of the main launch for the asked problem; None where the launch could
-        not be traced, does not fit a CUDA grid, or is of arrays that lie otherwise than those tuned.
+        Blocks in x, y, z of the main launch for the problem. None if the launch could not be traced,
+        does not fit a CUDA grid, or the layout of the arrays is not the tuned one.
     quality : str
-        How good the hit is: ``exact``, ``first_call``, ``nearest_problem``, ``same_arch``,
+        Quality of the hit: ``exact``, ``first_call``, ``nearest_problem``, ``same_arch``,
         ``nearest_arch`` or ``default``.
     expected_fraction : float or None
-        Share of the best speed that nine of ten answers for held-out sizes reach; 1 for an exact hit, None
-        outside the measured sizes or if too few answers were measured.
+        Share of the best speed that nine of ten answers for held-out sizes reach; 1 for an exact hit.
+        None outside the measured sizes, or if too few answers were measured.
     median_fraction : float or None
-        Share that every other such answer reaches; None if it is not known.
+        Share of the best speed that half of such answers reach; None if unknown.
     expected_ms : float or None
-        Time of a call as measured, or as predicted from other sizes; None where it is not known.
+        Measured time of a call, or the time predicted from other sizes, in ms; None if unknown.
     stale_reasons : tuple of str
-        Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
-        records only: ``choice`` of what `load` returns and the command ``autotune lookup``, which
-        have the kernel's files, add whether those changed since.
+        Reasons to tune again that the record shows; empty while it is current. `lookup` reads records
+        only. `TunedKernel.choice` and the command ``autotune lookup`` add the changes of the
+        kernel's files.
     exclusive : bool
-        Whether two launches of one loaded module must not overlap: on two streams, say.
+        Whether two launches of one loaded module must not overlap, for example on two streams.
     deterministic : bool
-        Whether the same data give the same bits in every run on a device, as the kernel declares.
+        Whether the kernel declares that the same data give the same bits in every run on a device.
     noise : str
-        Why its time or the choice may be wrong, as measured on a busy device; empty where it is not.
+        Reasons why its time or the choice may be wrong, for example a busy device; empty without any.
     objective : str
-        What it was tuned for: ``time``, ``energy`` or ``edp``.
+        The objective of tuning: ``time``, ``energy`` or ``edp``.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     origin : TuningOrigin or None
-        When, how and from which sources it was tuned; None where no tuned problem answers.
+        Date, method and sources of the tuning; None if the answer is not from a tuned problem.
     requires_met : bool
-        False only where not even the default may be used: for this problem, or where none of what
-        was tuned is valid on the architecture.
+        False if not even the default is valid: for this problem, or on this architecture.
     """
 
     _values: Mapping[str, Value]
@@ -103,7 +101,7 @@ class TunedConfig(Mapping[str, Any]):
 
     @property
     def expected(self) -> str:
-        """Return the expectation in words; empty for a tuned problem, and if nothing is known."""
+        """Return the expected speed in words; empty for a tuned problem, or if unknown."""
         low, median = self.expected_fraction, self.median_fraction
         if low is None or low == median == 1:
             return ""
@@ -143,8 +141,9 @@ def answer(
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
         raise UsageError(
-            f"{table.kernel}: no configuration that may answer for ({asked}) is known to be deterministic; "
-            f"declare which are (@{table.kernel}.deterministic), and tune: autotune run {table.kernel}"
+            f"{table.kernel}: no recorded configuration for ({asked}) is declared deterministic; declare "
+            f"which configurations are (@{table.kernel}.deterministic), then tune: autotune run "
+            f"{table.kernel}"
         )
     return found
 
@@ -152,9 +151,9 @@ def answer(
 def _of_first_call(
     entry: TunedProblem, source: str, found: TunedConfig, expected_ms: float | None
 ) -> TunedConfig:
-    """Describe the answer of a first call; ``expected_ms`` is the expected time of the records' own answer.
+    """Describe the answer of a first call; ``expected_ms`` is the expected time of the answer of runs.
 
-    The times of a first call include what timing adds, so only their ratio counts.
+    The times of a first call include the overhead of timing, so only their ratio counts.
     """
     if expected_ms is not None:
         answer_ms = entry.race.contenders[-1].time_ms.value
@@ -165,9 +164,9 @@ def _of_first_call(
 def promising(
     table: LookupTable, device: Any, deterministic: bool, problem: Mapping[str, Any], count: int
 ) -> list[Mapping[str, Value]]:
-    """Return the configurations to try for a problem, at most ``count``, the answer first.
+    """Return at most ``count`` configurations to try for a problem, the answer first.
 
-    Each next one is the answer without those before it.
+    Each next configuration is the answer without the configurations before it.
     """
     values, layout = _values(table, problem), _layout(table, problem)
     folder, arch = _place(table, None, device)
@@ -187,9 +186,9 @@ def tuned_config(
     layout: Mapping[str, int] | None = None,
     arch: str | None = None,
 ) -> TunedConfig:
-    """Return a hit as lookup answers with it; without a ``layout`` it is that which was tuned.
+    """Return the answer of lookup for a hit. Default ``layout``: the tuned layout.
 
-    Every plan but the default was picked because it is valid on the architecture.
+    `pick` returns only plans that are valid on the architecture, apart from the default.
     """
     plan, row = hit.plan, hit.row
     tuned = row.tuned if row else None
@@ -204,7 +203,7 @@ def tuned_config(
         shared_bytes=plan.shared_bytes,
         grid=_grid(table.kernel, hit, problem, fields) if is_plain else None,
         quality=hit.quality,
-        # Measured on the device itself: nothing is known of the loss on others.
+        # The loss on other devices is unknown.
         expected_fraction=hit.expected_fraction if is_measured else None,
         median_fraction=hit.median_fraction if is_measured else None,
         expected_ms=hit.expected_ms if is_measured else None,
@@ -267,25 +266,25 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
 def _place(
     table: LookupTable, arch: str | int | None, device: Any
 ) -> tuple[str | None, str | None]:
-    """Return folder and architecture of a device or an architecture that is asked for."""
+    """Return the record folder and the architecture of a lookup's ``device`` and ``arch``."""
     folder, arch_name = _folder(table, device), _arch(table, arch)
     if arch_name is None and folder not in table.devices:
         arch_name = normal_arch(_arch_of(device))
     if arch_name is None and device is None:
-        # Where no GPU is found, the user's own records of the CPU are what can be meant.
+        # Without a GPU only the user's records of the CPU can apply.
         arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
     return folder, arch_name
 
 
 def _arch(table: LookupTable, arch: str | int | None) -> str | None:
-    """Return the usual name of an architecture, whether anything is tuned on it or not."""
+    """Return the normal name of an architecture, tuned or not; raise `UsageError` for another text."""
     name = normal_arch(arch)
     if name is None or name in table.archs or is_arch(name):
         return name
     tuned = ", ".join(sorted(table.archs))
     raise UsageError(
-        f"{table.kernel}: arch {arch!r} is no architecture; write it as sm_90, 90, 9.0 or 900 "
-        f"(tuned are {tuned})"
+        f"{table.kernel}: arch {arch!r} is not an architecture; write for example sm_90, 90, 9.0 or "
+        f"900 (tuned: {tuned})"
     )
 
 

@@ -1,21 +1,20 @@
-"""Chooses between two entries of one problem, and compares two records problem by problem."""
+"""Chooses between two entries of a problem, and compares two records problem by problem."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from autotune.answers.schema import Sizes, Value
+from autotune.answers.table import Sizes, Value
 from autotune.errors import UsageError
-from autotune.tuned.clock import moment
-from autotune.tuned.record import EFFORTS, TunedProblem, TunedRecord, key_of
+from autotune.tuned.record import EFFORTS, TunedProblem, TunedRecord, key_of, moment
 from autotune.tuned.writing import by_rule
 
 
 def by_effort_and_date(
     old: TunedProblem, new: TunedProblem
 ) -> tuple[Literal["kept", "replaced"], str]:
-    """Choose that of more effort, else the later unless it is surely slower; return the reason, too."""
+    """Choose the entry of more effort, else the later entry unless it is clearly slower; return the reason, too."""
     mine, theirs = old.origin, new.origin
     has_less_effort = EFFORTS.index(mine.effort) < EFFORTS.index(theirs.effort)
     if not has_less_effort and moment(theirs.tuned_on) < moment(mine.tuned_on):
@@ -26,8 +25,9 @@ def by_effort_and_date(
 # ---------------------------------------------------------------------- two records of one kernel
 
 
-#: The change of a problem from the first record to the second. ``held`` is within the threshold, or
-#: equal by the intervals; times of two devices are no change of one; two ways of timing have no ratio.
+#: The change of a problem from the first record to the second. ``held``: within the threshold, or the
+#: intervals allow no change. ``other_device``: two device models. ``other_timing``: two ways of timing, so
+#: there is no ratio.
 Change: TypeAlias = Literal[
     "held", "faster", "slower", "other_device", "other_timing", "only_first", "only_second"
 ]
@@ -41,24 +41,25 @@ class ComparedProblem:
     change: Change
     first: TunedProblem | None
     second: TunedProblem | None
-    #: Parameters in which the winners differ, with both values; None where one has no such parameter.
+    #: Parameters in which the winners differ, with both values; None for a missing parameter.
     differing: dict[str, tuple[Value | None, Value | None]]
-    #: Time of the second over the first, and the least and most that both 95 % intervals allow.
+    #: Time of the second over the time of the first.
     ratio: float | None = None
+    #: Smallest and largest ratio that both 95 % intervals allow.
     ratio_interval: tuple[float, float] | None = None
 
 
 def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[ComparedProblem]:
-    """Compare two records of one kernel, the problems of the first in its order.
+    """Compare two records of one kernel; the problems of the first record come first.
 
-    A problem is slower only on one model of device, and only where even the least ratio that both
-    intervals allow is above 1 by more than ``threshold``, a share.
+    A problem is slower only on one device model, and only if the smallest ratio that both intervals allow
+    exceeds 1 by more than ``threshold``.
     """
-    for what in ("kernel", "objective"):
-        here, there = getattr(first, what), getattr(second, what)
+    for noun in ("kernel", "objective"):
+        here, there = getattr(first, noun), getattr(second, noun)
         if here != there:
             raise UsageError(
-                f"these are records of two {what}s, {here} and {there}: compare records of one"
+                f"the records have two {noun}s, {here} and {there}; compare records of the same {noun}"
             )
     problems = {key_of(entry.problem): entry.problem for entry in first.problems}
     for entry in second.problems:

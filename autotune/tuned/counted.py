@@ -1,4 +1,4 @@
-"""Counters of a kernel on a device, as `autotune explain` measured them: ``<kernel>.explain.json``."""
+"""Counters of a kernel on a device, measured by `autotune explain`: ``<kernel>.explain.json``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from autotune.answers.schema import Amount, Measured, Sizes, Value
+from autotune.answers.table import Amount, Measured, Sizes, Value
 from autotune.errors import RecordError
 from autotune.files import write_atomically
 from autotune.tuned.record import RecordedDevice, Text
 
-#: Bytes of a file at most: hundreds of times what the largest needs.
-_MOST_BYTES = 1 << 22
-#: A metric of Nsight Compute.
+#: Most bytes of a file: hundreds of times the size of the largest.
+_MAX_BYTES = 1 << 22
+#: Name of a metric of Nsight Compute.
 Metric = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.]{1,160}\Z")]
 
 
@@ -30,19 +30,20 @@ class CountedVariant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     counters: Mapping[Metric, Amount] = {}
     #: Metrics that the device does not have.
     absent: tuple[Metric, ...] = ()
-    #: Fingerprints of the kernel then; see `autotune.kernel.source`.
+    #: Fingerprint of the kernel's sources; see `autotune.kernel.source`.
     source: Text
+    #: Fingerprint of the kernel's arguments; see `autotune.kernel.source`.
     arguments: Text
     created: Text
 
     @property
     def key(self) -> object:
-        """The problem and the configuration, in no order."""
+        """The problem and the configuration, independent of the order of names."""
         return frozenset(self.problem.items()), frozenset(self.configuration.items())
 
 
 class CountedKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was counted of one kernel on one device."""
+    """All counters of one kernel on one device."""
 
     kernel: Text
     device: RecordedDevice
@@ -57,25 +58,27 @@ def file_of(folder: Path | str, device_folder: str, kernel: str) -> Path:
 
 
 def read_counted(file: Path) -> tuple[CountedVariant, ...]:
-    """Read a file; nothing where there is none, RecordError where it is damaged."""
+    """Return the variants of a file; none without a file. Raise `RecordError` if it is damaged."""
     try:
         with file.open("rb") as stream:
-            data = stream.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES >> 20} MiB")
+            data = stream.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ValueError(f"more than {_MAX_BYTES >> 20} MiB")
         return msgspec.json.decode(data, type=CountedKernel).variants
     except FileNotFoundError:
         return ()
     except (OSError, ValueError) as error:
-        raise RecordError(f"{file}: no explanation, or damaged: {error!s:.200}") from error
+        raise RecordError(
+            f"{file}: not a file of `autotune explain`, or damaged: {error!s:.200}"
+        ) from error
 
 
 def known_counts(files: Iterable[Path]) -> dict[object, CountedVariant]:
-    """Return the variants of files by key, those of the first file first; warn of damaged ones."""
+    """Return the variants of files by key; an earlier file has priority. Warn of damaged files."""
     found: dict[object, CountedVariant] = {}
     for file in files:
         try:
-            found = {each.key: each for each in read_counted(file)} | found
+            found = {variant.key: variant for variant in read_counted(file)} | found
         except RecordError as error:
             warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=2)
     return found
@@ -84,9 +87,9 @@ def known_counts(files: Iterable[Path]) -> dict[object, CountedVariant]:
 def add_counts(
     file: Path, kernel: str, device: RecordedDevice, variants: Iterable[CountedVariant]
 ) -> None:
-    """Write variants into a file; what it has of other problems and configurations stays."""
-    new = {each.key: each for each in variants}
-    merged = {each.key: each for each in read_counted(file)} | new
+    """Write variants into a file; its variants of other problems and configurations stay."""
+    new = {variant.key: variant for variant in variants}
+    merged = {variant.key: variant for variant in read_counted(file)} | new
     whole = CountedKernel(kernel=kernel, device=device, variants=tuple(merged.values()))
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, msgspec.json.format(msgspec.json.encode(whole), indent=1) + b"\n")

@@ -1,4 +1,4 @@
-"""Answers that first calls added to records: read one by one, as there may be many and few are asked for."""
+"""Answers that first calls added to records. A lookup decodes only the entry of its problem."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
-from autotune.answers.schema import Sizes
-from autotune.tuned.clock import moment
+from autotune.answers.table import Sizes
 from autotune.tuned.merged import LookupTable
 from autotune.tuned.reading import RecordFile, warn
-from autotune.tuned.record import TunedProblem, TunedRecord, key_of
+from autotune.tuned.record import TunedProblem, TunedRecord, key_of, moment
 
-#: Entries that a record holds; the oldest go first.
+#: Most entries of first calls in a record; a new entry removes the oldest.
 MAX_FIRST_CALLS = 4096
 
 
@@ -22,7 +21,7 @@ class _Origin(msgspec.Struct):
 
 
 class _AnsweredCall(msgspec.Struct):
-    """The part of an entry that says for which calls it is."""
+    """The part of an entry that identifies its calls."""
 
     problem: Sizes
     origin: _Origin
@@ -37,7 +36,7 @@ _ENTRY = msgspec.json.Decoder(TunedProblem)
 
 
 def with_first_call(record: TunedRecord, entry: TunedProblem) -> TunedRecord:
-    """Return a record with the answer of a first call in place of an older one of the same call."""
+    """Return a record with the answer of a first call; it replaces an older answer for the same call."""
     new = msgspec.Raw(msgspec.json.encode(entry, enc_hook=dict))
     key = _CALL.decode(new).key
     others = [known for known in record.first_calls if _CALL.decode(known).key != key]
@@ -45,7 +44,7 @@ def with_first_call(record: TunedRecord, entry: TunedProblem) -> TunedRecord:
 
 
 def without_problems(record: TunedRecord, problems: Sequence[Sizes]) -> tuple[msgspec.Raw, ...]:
-    """Return the first calls of a record but those of problems that a run tuned."""
+    """Return the first calls of a record without those of problems that a run tuned."""
     tuned = {key_of({**record.layout, **problem}) for problem in problems}
     calls = ((entry, _CALL.decode(entry)) for entry in record.first_calls)
     return tuple(entry for entry, call in calls if key_of(call.problem) not in tuned)
@@ -55,9 +54,9 @@ class FirstCalls:
     """The first calls of the records of one kernel, by device."""
 
     def __init__(self, files: Sequence[RecordFile], table: LookupTable) -> None:
-        """Take records of the shape of a table; those of higher layers come first."""
+        """Index the first calls of records with the table's shape; records of higher layers come first."""
         shape = table.empty_record(files[0].record.device, files[0].record.provenance).shape
-        #: Source and entry, by folder, name or uuid of the device and the key of the call.
+        #: Source and entry, by the device (folder, name or uuid) and the key of the call.
         self._entries: dict[tuple[str, object], tuple[str, msgspec.Raw]] = {}
         for file in reversed(files):
             device = file.record.device
@@ -69,7 +68,7 @@ class FirstCalls:
     def find(
         self, device: Any, fields: Mapping[str, int | str], deterministic: bool
     ) -> tuple[str, TunedProblem] | None:
-        """Return source and entry of a call with all its fields, on a device or the name of one."""
+        """Return source and entry for a problem with its layout, on a device or a device's name."""
         name = device if isinstance(device, str) else getattr(device, "folder", "")
         found = self._entries.get((name, (key_of(fields), deterministic)))
         if found is None:

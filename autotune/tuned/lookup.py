@@ -1,7 +1,7 @@
-"""From a kernel and a problem to the tuned configuration.
+"""Finds the tuned configuration of a kernel for a problem.
 
-Keeps the table made of the record files, and the answers given from it. A production process imports
-this, so it imports only the record's schema before the first question.
+Caches the table of each kernel and its answers. Production processes import this module, so it imports only
+the schema of records before the first lookup.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import autotune.tuned.record  # noqa: F401  not in the time of the first question
+import autotune.tuned.record  # noqa: F401  so that the first lookup takes less time
 from autotune.errors import UsageError
 from autotune.project import Project, current_folder
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from autotune.tuned.first_calls import FirstCalls
     from autotune.tuned.merged import LookupTable
 
-#: How long a change of the record files may go unnoticed, in seconds.
+#: Time between two checks of the record files for changes, in seconds.
 RECHECK_S = 1.0
-#: Answers kept per kernel; a serving process may ask for ever new sizes.
+#: Most cached answers of a kernel; a serving process may look up more and more sizes.
 MAX_ANSWERS = 4096
-#: Tables kept; a process may change its folder again and again.
+#: Most cached tables; a process may change its current folder many times.
 MAX_TABLES = 256
-#: Variables that decide which records answer.
+#: Environment variables that select the records.
 _VARIABLES = ("AUTOTUNE_TUNED", "XDG_DATA_HOME", "AUTOTUNE_PROJECT", "AUTOTUNE_PATH")
 
 
@@ -43,30 +43,29 @@ def lookup(
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
-    Never fails for a size: what a first call found (`load`, ``tune=``) or what was measured for others
-    answers, and `TunedConfig.quality` says how good the hit is. Record files are read once, and looked
-    at again when the last look is a second old; a change of the current folder, ``AUTOTUNE_PROJECT``,
-    ``AUTOTUNE_PATH``, ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once.
+    Every size has an answer: that of a run, of a first call (`load`, ``tune=``), or of other problems.
+    `TunedConfig.quality` is the quality of the hit. Record files are read once, and checked for changes
+    at most once a second. A change of the current folder, ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``,
+    ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` takes effect at once.
 
     Parameters
     ----------
     kernel : str
         Name of the kernel, for example ``sgemm``.
     arch : str or int, optional
-        Architecture: ``sm_90``, 90, or 900 as in ``__CUDA_ARCH__``. Default: that of ``device``,
-        else ``AUTOTUNE_ARCH``, else that of the first visible GPU.
+        Architecture: ``sm_90``, 90, or 900 as in ``__CUDA_ARCH__``. Default: the architecture of
+        ``device``, else ``AUTOTUNE_ARCH``, else that of the first visible GPU.
     device : str or Device, optional
-        The driver's name of a device, its uuid, or its folder among the records. One that was not
-        tuned is answered by its architecture, where it tells that, or its name is a common GPU's.
+        The driver's name of a device, its uuid, or its folder among the records. For a device that
+        was not tuned its architecture answers, if the `Device` or the name of a common GPU tells it.
     deterministic : bool
-        Answer only with configurations that give the same bits in every run, as their kernel declares.
+        Answer only with configurations that the kernel declares to give the same bits in every run.
     project : str, PathLike or Project, optional
-        The project whose records answer: its name, or a folder in it. Default: that of the nearest space
-        file of the kernel, else of the current folder, else that of the bundled kernels.
+        The project whose records answer: its name, or a folder in it. Default: the project of the
+        kernel's nearest space file, else of the current folder, else of the bundled kernels.
     **problem : int or str
-        All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
-        have an extent of 0: there is nothing to launch. Fields that say how arrays lie
-        (``offset_x``, ``lda``) may be left out.
+        All problem fields of the kernel; sizes are at least 0. An empty problem may have a ``grid``
+        with an extent of 0; launch nothing then. Layout fields (``offset_x``, ``lda``) are optional.
 
     Returns
     -------
@@ -76,9 +75,9 @@ def lookup(
     Raises
     ------
     UsageError
-        If the project has no record of the kernel, or several of its folders have one; if the problem
-        fields are not the kernel's, a size is negative, ``arch`` is no architecture, or nothing
-        ``deterministic`` is known.
+        If the project has no record of the kernel, or several of its folders have one; if a problem field
+        is missing or unknown, a size is negative, ``arch`` is not an architecture, or no recorded
+        configuration is ``deterministic``.
     """
     environ = os.environ
     cached = _current(kernel, project)
@@ -110,9 +109,9 @@ def promising(
     project: str | os.PathLike[str] | Project | None = None,
     **problem: Any,
 ) -> list[Mapping[str, Any]]:
-    """Return the recorded configurations to try for a problem, at most ``count``, `lookup`'s answer first.
+    """Return at most ``count`` recorded configurations to try for a problem, the answer of `lookup` first.
 
-    All were verified on some problem. Empty where nothing is recorded that may answer.
+    A run verified each of them on some problem. The list is empty without a record.
     """
     from autotune.tuned.answer import promising
 
@@ -123,7 +122,7 @@ def promising(
 def recorded(
     kernel: str, device: Any, deterministic: bool, project: Project, problem: Mapping[str, Any]
 ) -> TunedConfig:
-    """Return the answer of runs alone, as `lookup` does if no first call found another."""
+    """Return the answer of `lookup` from runs only, without first calls."""
     cached = _current(kernel, project)
     return cached.answer(None, device, deterministic, dict(problem), with_first_calls=False)
 
@@ -134,13 +133,13 @@ def table_of(kernel: str, project: Project) -> LookupTable | None:
 
 
 def refresh(kernel: str) -> None:
-    """Forget what was read for a kernel."""
+    """Clear the cache of a kernel."""
     for key in [key for key, cached in list(_cache.items()) if cached.kernel == kernel]:
         _cache.pop(key, None)
 
 
 class _Cached:
-    """The table of one kernel in one environment, and its answers so far."""
+    """The table of one kernel in one environment, and its cached answers."""
 
     def __init__(self, kernel: str, owner: Project, state: tuple[object, ...]) -> None:
         from autotune.tuned.merged import build_table
@@ -175,12 +174,12 @@ class _Cached:
         return answer(self.table, arch, device, deterministic, problem, first_calls)
 
 
-#: By kernel and all that decides where its records are.
+#: Tables by kernel, project, current folder and environment variables.
 _cache: dict[object, _Cached] = {}
 
 
 def clear_cache() -> None:
-    """Forget every record, answer and device that was seen."""
+    """Clear all cached tables, answers and devices."""
     _cache.clear()
     first_gpu.cache_clear()
 
@@ -199,7 +198,7 @@ def _refreshed(
     from autotune.tuned.reading import owner_of, stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():
-        raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
+        raise UsageError(f"{kernel!r} is not the name of a kernel, which is an identifier")
     owner = owner_of(kernel, project)
     state = owner, stamp(kernel, owner)
     cached = _cache.get(key)
@@ -213,10 +212,10 @@ def _refreshed(
 
 @cache
 def first_gpu(visible: str | None) -> tuple[str | None, str | None]:
-    """Return name and architecture of the first GPU of ``CUDA_VISIBLE_DEVICES``; None: not known.
+    """Return name and architecture of the first GPU of ``CUDA_VISIBLE_DEVICES``; None if unknown.
 
-    Asks the management library, which starts no CUDA. Its order is that of the bus; where GPUs of
-    one host differ, ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` makes CUDA count the same way.
+    Uses the management library (NVML), which does not initialise CUDA. NVML orders GPUs by bus. If the
+    GPUs of a host differ, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` so that CUDA uses the same order.
     """
     import ctypes
 
@@ -233,7 +232,7 @@ def first_gpu(visible: str | None) -> tuple[str | None, str | None]:
 
 
 def _ask_nvml(nvml: Any, first: str) -> tuple[str | None, str | None]:
-    """Find a device by its number or uuid, a MIG slice by its uuid."""
+    """Find a device by its number or uuid, or a MIG slice by its uuid."""
     from ctypes import byref, c_int, c_void_p, create_string_buffer
 
     handle, whole, major, minor = c_void_p(), c_void_p(), c_int(), c_int()
@@ -246,7 +245,7 @@ def _ask_nvml(nvml: Any, first: str) -> tuple[str | None, str | None]:
     buffer = create_string_buffer(96)
     nvml.nvmlDeviceGetName(handle, buffer, 96)
     name = buffer.value.decode("utf-8", "replace")
-    # A slice does not tell its compute capability; the device it is cut from does.
+    # NVML knows the compute capability of the whole device only, not of a MIG slice.
     if nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle, byref(whole)) == 0:
         handle = whole
     if nvml.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)):

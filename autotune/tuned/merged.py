@@ -1,8 +1,8 @@
-"""Merges the records of one kernel into a table, and picks the plan that answers a question.
+"""Merges the records of one kernel into a table, and picks the plan for a problem.
 
-`pick` asks the device's own rows, then those of its architecture, then those of the nearest other CUDA
-architecture whose plans are valid here, and ends at the kernel's default. In each of these the problem itself
-answers, else the rows for other problems; see `autotune.answers.table.answer`.
+`pick` tries the rows of the device, then of its architecture, then of the nearest other CUDA architecture with
+valid plans, then the kernel's default. In each group the row of the problem itself answers, else the rows of
+other problems; see `autotune.answers.table.answer`.
 """
 
 from __future__ import annotations
@@ -14,53 +14,61 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from autotune.answers.schema import AnswerTable, Plan, Value
 from autotune.answers.table import (
+    AnswerTable,
+    Plan,
     ProblemKey,
     Question,
+    Value,
     answer,
     distance,
     expected_of,
     place_of,
 )
-from autotune.tuned.clock import moment
 from autotune.tuned.reading import RecordFile
-from autotune.tuned.record import TIME, Provenance, RecordedDevice, TunedProblem, TunedRecord
+from autotune.tuned.record import (
+    TIME,
+    Provenance,
+    RecordedDevice,
+    TunedProblem,
+    TunedRecord,
+    moment,
+)
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
 SAME_ARCH = "same_arch"
 NEAREST_ARCH = "nearest_arch"
 DEFAULT = "default"
-#: How good a hit is, best first.
+#: Qualities of a hit, best first.
 QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
-#: Of an answer that a first call found; headers have none.
+#: Quality of an answer of a first call; headers have no such answers.
 FIRST_CALL = "first_call"
 
-#: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
+#: Values of ``__CUDA_ARCH__``: ten times the number of an architecture, 900 for sm_90.
 CUDA_ARCH_MACRO = range(300, 10000)
-#: Prefixes of architectures that are not CUDA's: of AMD, and of OpenCL devices.
+#: Prefixes of other architectures: of AMD, and of OpenCL devices.
 _OTHER_ARCHS = ("gfx", "opencl_")
 
 
 class LookupRow(NamedTuple):
-    """A measured problem and what to use for it."""
+    """A measured problem and its plans."""
 
     problem: ProblemKey
     #: ``floor(16·log2)`` of integer fields, the value of categorical ones.
     place: ProblemKey
-    #: In order of preference; see `autotune.answers.schema.TableRow`.
+    #: In order of preference; see `autotune.answers.table.TableRow`.
     plans: tuple[Plan, ...]
     origin: RecordFile
-    #: The winner of this problem; None where it was not tuned.
+    #: The record's entry of this problem; None if it was not tuned.
     tuned: TunedProblem | None = None
     #: The table that the row is part of; None for a row of its own.
     table: AnswerTable | None = None
 
     @property
     def share_of_second(self) -> float | None:
-        """Return the share of the best speed that the second plan of a tuned problem has."""
+        """Return the speed of a tuned problem's second plan as a share of the best; None if unknown."""
         second = self.tuned.race.best_deterministic if self.tuned else None
         return None if second is None or second.ratio is None else min(1.0, 1 / second.ratio.value)
 
@@ -73,11 +81,11 @@ class Hit(NamedTuple):
     row: LookupRow | None
     #: One of `QUALITIES`.
     quality: str
-    #: Share of the best speed that nine of ten such answers reach; None: not known.
+    #: Share of the best speed that nine of ten such answers reach; None: unknown.
     expected_fraction: float | None = None
-    #: Share that every other such answer reaches; None: not known.
+    #: Share of the best speed that half of such answers reach; None: unknown.
     median_fraction: float | None = None
-    #: Expected time; None: not known.
+    #: Expected time in ms; None: unknown.
     expected_ms: float | None = None
 
 
@@ -88,9 +96,9 @@ class Group(msgspec.Struct, eq=False, frozen=True):
     arch: str
     #: None for an architecture.
     device: RecordedDevice | None = None
-    #: The rows of the problems that were tuned.
+    #: The rows of the tuned problems.
     exact: Mapping[ProblemKey, LookupRow] = {}
-    #: The rows that answer for other problems. Of two at one distance the first answers.
+    #: The rows that answer for other problems. Of two rows at the same distance the first answers.
     near: Mapping[ProblemKey, LookupRow] = {}
 
 
@@ -101,19 +109,19 @@ class LookupTable(msgspec.Struct, eq=False):
     #: Problem fields in order; True where integer, False where categorical.
     fields: dict[str, bool]
     default: Plan
-    #: Where the default comes from.
+    #: Source of the record with the default.
     source: str
-    #: Layout fields, and what they are where a question leaves them out.
+    #: Layout fields with their default values, those of the tuned layout.
     layout: dict[str, int] = {}
     #: The objective of all records.
     objective: str = TIME
-    #: Declared values of each parameter, of all records together.
+    #: Declared values of each parameter in all records together.
     parameters: dict[str, tuple[Value, ...]] = {}
-    #: If there are several sources, the names of the parameters of each.
+    #: The parameters of each source, if there are several sources.
     sources: dict[str, tuple[str, ...]] = {}
     devices: dict[str, Group] = {}
     archs: dict[str, Group] = {}
-    #: Driver names and uuids of devices, to their folders.
+    #: Folders by driver name and uuid of the device.
     names: dict[str, str] = {}
 
     def plans(self) -> Iterator[Plan]:
@@ -128,7 +136,7 @@ class LookupTable(msgspec.Struct, eq=False):
     def plan_of(
         self, configuration: Mapping[str, Value], fields: Mapping[str, Any], deterministic: bool
     ) -> Plan | None:
-        """Return a plan of a configuration that runs may have verified, for a problem and its layout."""
+        """Return a configuration's plan that is valid for a problem and its layout; None without one."""
         for plan in self.plans():
             serves = plan.deterministic or not deterministic
             if serves and plan.configuration == configuration and plan.allows(fields):
@@ -150,13 +158,13 @@ class LookupTable(msgspec.Struct, eq=False):
         )
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
-        """Return the values of a problem in order."""
+        """Return the values of a problem in the order of the fields."""
         return tuple(problem[name] for name in self.fields)
 
     def named(
         self, problem: ProblemKey, layout: Mapping[str, int] | None = None
     ) -> dict[str, int | str]:
-        """Return a problem and its layout by name, for conditions."""
+        """Return the fields of a problem and its layout by name; conditions need both."""
         fields = dict(zip(self.fields, problem, strict=True))
         return {**(self.layout if layout is None else layout), **fields}
 
@@ -172,8 +180,8 @@ def pick(
 ) -> Hit:
     """Return the answer for a problem on a device (its folder) or architecture.
 
-    A ``layout`` has all layout fields; default: the tuned layout. With ``deterministic`` only deterministic
-    plans answer, or the default. Configurations in ``without`` do not answer.
+    ``layout`` must have all layout fields; default: the tuned layout. With ``deterministic`` only
+    deterministic plans and the default answer. Configurations in ``without`` do not answer.
     """
     asked = _Query(
         problem,
@@ -206,7 +214,7 @@ class _Query(NamedTuple):
 def _search(
     group: Group, asked: _Query, foreign: str | None, deterministic: bool = False
 ) -> Hit | None:
-    """Return the answer of a group's rows; its plans must fit the ``foreign`` architecture, if one is given."""
+    """Return the answer of a group's rows; with a ``foreign`` architecture its plan must fit that."""
 
     def is_able(plan: Plan) -> bool:
         if deterministic and not plan.deterministic:
@@ -226,7 +234,7 @@ def _search(
     found = answer(group.near.values(), question)
     if found is None:
         return None
-    # Held-out sizes were answered without a demand for determinism.
+    # The shares were measured without the demand for determinism.
     shares = (None, None) if deterministic else (found.expected_fraction, found.median_fraction)
     return Hit(found.plan, found.row, NEAREST_PROBLEM, *shares, found.expected_ms)
 
@@ -234,7 +242,7 @@ def _search(
 def _candidates(
     table: LookupTable, device: str | None, arch: str | None
 ) -> Iterator[tuple[Group, str, str, str | None]]:
-    """Yield groups in the order to ask, the quality of an exact and of a near hit, and the foreign arch."""
+    """Yield groups in order of priority: the group, the quality of an exact and a near hit, the foreign arch."""
     if device is not None and device in table.devices:
         own = table.devices[device]
         arch = own.arch
@@ -254,18 +262,18 @@ def _candidates(
 
 
 def arch_number(arch: str) -> int | None:
-    """Return 90 for ``sm_90``, and None for an architecture that is not CUDA's."""
+    """Return 90 for ``sm_90``; None for an architecture that is not of CUDA."""
     return int(arch[3:]) or None if arch.startswith("sm_") and arch[3:].isdecimal() else None
 
 
 def is_arch(name: str) -> bool:
-    """Return whether an architecture can have that name; larger numbers are macros of smaller ones."""
+    """Return whether a text is the name of an architecture; ``sm_900`` is not: 900 is a macro's value."""
     number = arch_number(name) or 0
     return 10 <= number < CUDA_ARCH_MACRO.start or name.startswith(_OTHER_ARCHS)
 
 
 def normal_arch(arch: str | int | None) -> str | None:
-    """Return ``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`), else the name."""
+    """Return ``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`); other names unchanged."""
     if arch is None:
         return None
     name = str(arch).strip().lower()
@@ -279,10 +287,10 @@ def normal_arch(arch: str | int | None) -> str | None:
 def build_table(
     loaded: Sequence[RecordFile], skipped: Callable[[str], object] = str
 ) -> LookupTable:
-    """Merge records of one kernel, at least one, into a table; records of higher layers come first.
+    """Merge one or more records of a kernel into a table; records of higher layers come first.
 
-    Records of another objective than the first are left out. So are records of other fields, parameters
-    or layout than the newest; ``skipped`` gets a message for each.
+    Leave out records with another objective than the first, and records with other fields, parameters or
+    layout than the newest. ``skipped`` is called with a message for each of the latter.
     """
     objective = loaded[0].record.objective
     loaded = [known for known in loaded if known.record.objective == objective]
@@ -291,13 +299,13 @@ def build_table(
     for known in loaded:
         if known.record.shape != newest.record.shape:
             skipped(
-                f"{known.source}: left out: other problem fields or parameters than the newest, "
-                f"{newest.source}; if these are two kernels, rename one of them"
+                f"{known.source}: left out: its problem fields or parameters differ from the newest "
+                f"record, {newest.source}; if these are two kernels, rename one of them"
             )
     record = newest.record
-    # Only a CUDA record knows the architectures on which the default runs.
-    saying = [known for known in fitting if known.record.default.archs is not None]
-    default = max(saying or [newest], key=lambda known: moment(known.record.provenance.created))
+    # Only CUDA records have the architectures of the default.
+    with_archs = [known for known in fitting if known.record.default.archs is not None]
+    default = max(with_archs or [newest], key=lambda known: moment(known.record.provenance.created))
     table = LookupTable(
         record.kernel,
         {name: kind == "integer" for name, kind in record.fields.items()},
@@ -331,7 +339,7 @@ def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -
     """Return the rows of a device; records of higher layers come first.
 
     The portfolio of the first record answers for other problems, unless a later portfolio is far wider. A
-    winner without a row in it gets a row of its own, unless the portfolio has an expectation for its problem.
+    tuned problem without a row in it gets its own row, unless the portfolio expects a speed for it.
     """
     exact: dict[ProblemKey, LookupRow] = {}
     near: dict[ProblemKey, LookupRow] = {}
@@ -363,7 +371,7 @@ def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -
 
 
 def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
-    """Return whether the nearest row has no expectation for a row's problem."""
+    """Return whether the table of the nearest row expects no speed for a row's problem."""
     places = ((distance(row.place, other.place), other) for other in tabled)
     known = [(apart, other) for apart, other in places if apart is not None]
     if not known:
@@ -375,8 +383,8 @@ def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
 def _of_arch(table: LookupTable, arch: str, groups: Sequence[Group]) -> Group:
     """Merge the rows of all devices of an architecture.
 
-    If several devices have a row of a problem, the row with the smallest worst-case loss over these
-    devices is taken; the first device's if no loss is known.
+    If several devices have a row of a problem, take the row with the smallest worst-case loss on these
+    devices, or the row of the first device if no loss is known.
     """
     if len(groups) == 1:
         return Group(arch, arch, None, groups[0].exact, groups[0].near)

@@ -1,18 +1,19 @@
-"""The schema of a tuned record: all that is known about one kernel on one device.
+"""The schema of a tuned record: the results for one kernel on one device.
 
-Lookup imports this module, so it imports nothing heavy. `autotune.answers.schema` has the answer tables.
+Lookup imports this module, so it has no heavy imports. `autotune.answers.table` has the answer tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from autotune.answers.schema import (
+from autotune.answers.table import (
     Amount,
     Count,
     Grid,
@@ -31,19 +32,22 @@ from autotune.values import SOURCE
 if TYPE_CHECKING:
     from autotune.devices.device import Device
 
+#: The field ``schema_version`` of a record; records of other versions are refused.
 SCHEMA_VERSION = 2
+#: The field ``format`` of a record.
 FORMAT = "autotune tuned record"
 
-#: What records are tuned for by default.
+#: The default objective.
 TIME = "time"
-#: How thorough a search was, least first. A first call tries a few configurations of records.
+#: Efforts of a search, least first. A first call tries a few configurations of records.
 EFFORTS = ("first_call", "quick", "full")
 
-#: Words that no rule depends on: of a driver, a compiler, a library.
+#: Free text, for example the name of a driver, a compiler or a library.
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
-#: Part of a path, in some folders.
+#: A text that may be part of a path.
 Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
+#: The fields of a problem as a key; see `key_of`.
 ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
 
 
@@ -55,8 +59,9 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     arch: Word
     uuid: Text = ""
     driver: Text = ""
-    #: Of every CUDA device 32 and 1024.
+    #: Of every CUDA device 32.
     warp_size: Positive = 32
+    #: Of every CUDA device 1024.
     max_threads_per_block: Positive = 1024
     sm_count: Count = 1
     shared_bytes_per_block: Count = 0
@@ -67,18 +72,18 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @classmethod
     def of(cls, device: Device) -> RecordedDevice:
-        """Return what a record keeps of a live device."""
+        """Return the recorded properties of a live device."""
         return cls(**{name: getattr(device, name) for name in cls.__struct_fields__})
 
     @property
     def folder(self) -> str:
-        """Return the name of the device as a folder."""
+        """Return the name of the device's folder of records."""
         from autotune.devices.device import Device
 
         return Device(self.backend, self.name, self.arch).folder
 
     def planned_for(self) -> Device:
-        """Return a device to plan launches for, of the recorded properties."""
+        """Return a device with the recorded properties, for planning launches."""
         from dataclasses import replace
 
         from autotune.devices.device import Device, for_arch
@@ -98,32 +103,32 @@ class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_fi
     """One kernel launch of a step sequence."""
 
     entry: str
-    #: Grid for the entry's own problem.
+    #: Grid for the problem of the entry.
     concrete_grid: Triple
     block: Triple
     shared_bytes: Count = 0
-    #: None where the launch cannot be traced.
+    #: Expressions over problem fields; None if the launch cannot be traced.
     grid: Grid | None = None
-    #: Names of arguments and scratch buffers, integers, or stored operations on problem fields.
+    #: Names of arguments and scratch buffers, integers, or expressions over problem fields.
     args: tuple[StoredExpression, ...] = ()
 
 
 class FillStep(msgspec.Struct, frozen=True, kw_only=True, tag="fill", tag_field="step"):
-    """A buffer set to one value, as part of a step sequence."""
+    """A step that sets a buffer to one value."""
 
     name: str
     value: float = 0.0
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Largest error of the winner against the expected results, and the bound it kept."""
+    """Errors of the winner against the expected results, and the bound of the largest error."""
 
     max_error: Amount
     rms_error: Amount
     bound: Amount
-    #: Inputs of which a missing element would not have been noticed.
+    #: Inputs for which verification would not notice a missing element.
     unseen: tuple[Text, ...] = ()
-    #: Configurations that agree on the expected results; 0 where a float64 reference gives them.
+    #: Number of configurations that agree on the expected results; 0 with a float64 reference.
     agreed: Count = 0
 
 
@@ -131,26 +136,29 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
     """A median and its 95 % interval."""
 
     value: Measured
-    #: None where they were not recorded.
+    #: Lower end of the interval; None if not recorded.
     low: Measured | None = None
+    #: Upper end of the interval; None if not recorded.
     high: Measured | None = None
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the interval; of no width where it was not recorded."""
+        """Return the interval; its ends are the median if they were not recorded."""
         return self.low or self.value, self.high or self.value
 
 
 class EnergyResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The energy of one call of a contender, over the energy windows of its race; see docs/timing.md."""
+    """The energy of one call of a contender, measured in the energy windows of its race; see docs/timing.md."""
 
-    #: Of one call, in millijoules.
+    #: Energy of one call, in millijoules.
     call_mj: Estimate
-    #: Mean power under load, of the whole board, and the most that it was allowed to draw.
+    #: Mean power of the whole board under load, in watts.
     power_w: Measured | None = None
+    #: Power limit of the board, in watts.
     limit_w: Measured | None = None
-    #: Under load.
+    #: SM clock under load.
     sm_mhz: Count | None = None
+    #: Number of energy windows.
     windows: Count = 0
 
 
@@ -160,22 +168,24 @@ class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     #: None for a vendor's call.
     configuration: Mapping[str, Value] | None = None
     vendor: Text = ""
-    #: Whether it is too close to the best to call; None where this was not recorded.
+    #: Whether it is a tie with the best; None if not recorded.
     tied: bool | None = None
     time_ms: Estimate
-    #: Its cost, by default its time, over the winner's in the same rounds: above 1 it is worse.
+    #: Its cost (by default its time) over the winner's cost in the same rounds; above 1 it is worse.
     ratio: Estimate | None = None
-    #: Of a vendor's call, its time over the winner's, where the cost is something else.
+    #: A vendor call's time over the winner's time, if the cost is not the time.
     time_ratio: Estimate | None = None
-    #: Medians of clean calls, and of calls back to back; None where not taken; see docs/timing.md.
+    #: Median time of clean calls; None if not measured; see docs/timing.md.
     clean_ms: Measured | None = None
+    #: Median time of back-to-back calls; None if not measured; see docs/timing.md.
     hot_ms: Measured | None = None
-    #: None where the objective needs no energy.
+    #: None if the objective needs no energy.
     energy: EnergyResult | None = None
-    #: Whether it is declared to give the same bits in every run, and the number of runs that did.
+    #: Whether it is declared to give the same bits in every run.
     deterministic: bool = False
+    #: Number of runs that gave the same bits.
     identical_runs: Count = 0
-    #: Of the function with most registers; None where unknown.
+    #: Registers of the function with most registers; None if unknown.
     registers: Count | None = None
     spill_bytes: Count | None = None
     static_shared_bytes: Count | None = None
@@ -184,77 +194,77 @@ class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The outcome of one race; `autotune.run.verdict.judge` makes it."""
 
-    #: How samples were taken: ``cold:graph``, ``cold:flush`` ...; see `autotune.measure.timing.Timing`.
+    #: Method of timing: ``cold:graph``, ``cold:flush`` ...; see `autotune.measure.timing.Timing`.
     timing: Text
     rounds: Count
-    #: SM clock under load; None where the device does not say.
+    #: SM clock under load; None if the device does not report it.
     sm_mhz: Count | None = None
-    #: Number of configurations too close to call, the winner included.
+    #: Number of tied configurations, including the winner.
     tied: Count = 1
-    #: Why the time or the choice may be wrong by more than usual, one clause each.
+    #: Reasons why the time or the choice may be less exact than usual.
     noise: tuple[Text, ...] = ()
-    #: The winner, the other configurations best first, then vendor calls by their time.
+    #: The winner, then the other configurations, best first, then vendor calls, fastest first.
     contenders: Annotated[tuple[ContenderResult, ...], msgspec.Meta(min_length=1)]
 
     @property
     def winner(self) -> ContenderResult:
-        """Return the configuration that was chosen."""
+        """Return the result of the winning configuration."""
         return self.contenders[0]
 
     @property
     def finalists(self) -> tuple[ContenderResult, ...]:
-        """Return the configurations: the winner, then the others best first."""
+        """Return the results of configurations: the winner, then the others, best first."""
         return tuple(found for found in self.contenders if not found.vendor)
 
     @property
     def runners_up(self) -> tuple[ContenderResult, ...]:
-        """Return the configurations without the winner, best first."""
+        """Return the results of configurations without the winner, best first."""
         return self.finalists[1:]
 
     @property
     def vendor(self) -> ContenderResult | None:
-        """Return the fastest vendor call: beating a slower one proves nothing."""
+        """Return the result of the fastest vendor call; None without vendor calls."""
         return next((found for found in self.contenders if found.vendor), None)
 
     @property
     def vendor_name(self) -> str:
-        """Return the name of that call; empty where there is none."""
+        """Return the name of the fastest vendor call; empty without vendor calls."""
         return self.vendor.vendor if self.vendor else ""
 
     @property
     def speedup(self) -> Estimate | None:
-        """Return its time over the winner's in the same rounds: above 1 the winner is faster."""
+        """Return the vendor call's time over the winner's in the same rounds; above 1 the winner is faster."""
         return (self.vendor.time_ratio or self.vendor.ratio) if self.vendor else None
 
     @property
     def best_deterministic(self) -> ContenderResult | None:
-        """Return the best deterministic configuration where the winner is not one; None: there is none."""
+        """Return the best deterministic runner-up; None without one, or if the winner is deterministic."""
         if self.winner.deterministic:
             return None
         return next((found for found in self.runners_up if found.deterministic), None)
 
     def of(self, configuration: Mapping[str, Value]) -> ContenderResult | None:
-        """Return the result of a configuration; None where it has none."""
+        """Return the result of a configuration; None if it was not in the race."""
         wanted = dict(configuration)
         return next((found for found in self.finalists if found.configuration == wanted), None)
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest time that an entry was verified and measured again, and held."""
+    """The latest check that verified and measured an entry again, and found it correct and not slower."""
 
-    #: When; see `autotune.tuned.clock`.
+    #: Time of the check; see `timestamp`.
     on: str
     driver: Text
     toolchain: Text
-    #: Time then over the recorded one: above 1 it was slower.
+    #: New time over the recorded time; above 1 it was slower.
     ratio: Amount
     ratio_interval: tuple[Amount, Amount]
 
 
 class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When, how and from what a problem was tuned."""
+    """The date, method and sources of the tuning of a problem."""
 
-    #: See `autotune.tuned.clock`.
+    #: Time; see `timestamp`.
     tuned_on: str
     #: Fingerprint of all sources of the kernel, not only of the winner's.
     source: str
@@ -264,23 +274,24 @@ class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     options: tuple[str, ...] = ()
     driver: Text
     toolchain: Text
-    #: The device that held the finals.
+    #: The device of the final race.
     device_uuid: Text
     effort: Literal["first_call", "quick", "full"]
     strategy: Text
     seed: int
     evaluations: Count
-    #: The command of the run, without folders, and its budget; empty in older records.
+    #: The command of the run, without folders; empty in older records.
     command: Annotated[str, msgspec.Meta(max_length=2000)] = ""
+    #: The budget of the run; empty in older records.
     budget: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    #: Who measured, as ``AUTOTUNE_WHO`` said; empty where nobody asked to be named.
+    #: Name of the user, from ``AUTOTUNE_WHO``; empty without it.
     who: Annotated[str, msgspec.Meta(max_length=200)] = ""
-    #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
-    #: where they are in no repository.
+    #: The git commit of the space file and its sources, with ``-dirty`` if they have changes; empty outside
+    #: a repository.
     commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
-    #: Of a first call: sha256 of all that the winner compiles and launches, another one makes it stale; and
-    #: whether only deterministic configurations were tried.
+    #: Of a first call: sha256 of the winner's compile job and launches; a change makes the entry stale.
     identity: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")] = ""
+    #: Of a first call: whether it tried deterministic configurations only.
     deterministic: bool = False
 
 
@@ -288,18 +299,19 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A problem with its winner and the evidence."""
 
     problem: Sizes
-    #: The winner's plan, then that of the best deterministic finalist where the winner is none.
+    #: The winner's plan; if it is not deterministic, also the plan of the best deterministic finalist.
     plans: Annotated[tuple[Plan, ...], msgspec.Meta(min_length=1)]
     steps: tuple[LaunchStep | FillStep, ...] = ()
-    #: The finals.
+    #: The final race.
     race: RaceResult
     gb_per_s: Amount | None = None
     gflop_per_s: Amount | None = None
-    #: Share of the device's measured limit that binds, and which limit that is.
+    #: Achieved share of the device's measured limit that binds.
     limit_fraction: Amount | None = None
+    #: Name of the limit that binds.
     limit_name: Text | None = None
     checks: Checks | None = None
-    #: The kernel's own metrics of the winner.
+    #: Metrics of the winner that the kernel declares.
     metrics: Mapping[str, float] = {}
     origin: TuningOrigin
     confirmed: Confirmed | None = None
@@ -316,17 +328,17 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def winner(self) -> ContenderResult:
-        """Return the winner's result in the finals."""
+        """Return the winner's result in the final race."""
         return self.race.winner
 
     @property
     def median_ms(self) -> float:
-        """Return the winner's time in the finals."""
+        """Return the winner's median time in the final race, in ms."""
         return self.winner.time_ms.value
 
     def untraced_grid(self, kernel: str) -> Triple | None:
-        """Return the grid of the main launch for this very problem, where the plan has none."""
-        # The main launch is as in `autotune.kernel.launches`, which is too heavy to import here.
+        """Return the grid of the main launch for this problem if the plan has no grid; else None."""
+        # `autotune.kernel.launches` has the same rule for the main launch, but is too heavy to import.
         launches = [step for step in self.steps if isinstance(step, LaunchStep)]
         named = (step for step in launches if step.entry == kernel)
         main = next(named, launches[0] if launches else None)
@@ -339,45 +351,45 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     version: Text
     toolchain: Text
     driver: Text
-    #: Fingerprint of the kernel's sources; empty: not known.
+    #: Fingerprint of the kernel's sources; empty: unknown.
     source: str = ""
-    #: When; see `autotune.tuned.clock`. Of several records of a kernel the latest says what its shape is.
+    #: Time; see `timestamp`. The latest record of a kernel decides its fields and parameters.
     created: str
 
 
 class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """All that is known about one kernel on one device."""
+    """The results for one kernel on one device."""
 
     kernel: str
     device: RecordedDevice
     #: Problem fields in the kernel's order.
     fields: Mapping[str, Literal["integer", "categorical"]]
-    #: Parameters of any source in declared order, with the values that each may take.
+    #: Parameters of all sources in declared order, with their declared values.
     parameters: Mapping[str, Annotated[tuple[Value, ...], msgspec.Meta(min_length=1)]]
-    #: If there are several sources, the names of the parameters of each; see `autotune.values.SOURCE`.
+    #: The parameters of each source, if there are several sources; see `autotune.values.SOURCE`.
     sources: Mapping[str, tuple[str, ...]] = {}
-    #: Layout fields, and what they are where arrays lie as those that were tuned.
+    #: Layout fields with their values in the tuned layout.
     layout: Mapping[str, Integer] = {}
-    #: What to use when nothing is known of a problem.
+    #: The plan for problems without another answer.
     default: Plan
     problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
     #: Entries of effort ``first_call`` (`TunedProblem`), oldest first; see `autotune.tuned.first_calls`. Their
-    #: problems have layout fields, too. A race has the winner, then the answer of runs if that was slower.
+    #: problems also have layout fields. A race has the winner, then the answer of runs if that was slower.
     first_calls: tuple[msgspec.Raw, ...] = ()
     provenance: Provenance
-    #: What all problems were tuned for: ``time``, ``energy`` or ``edp``.
+    #: The objective of all problems: ``time``, ``energy`` or ``edp``.
     objective: str = TIME
     schema_version: int = SCHEMA_VERSION
     format: str = FORMAT
 
     @property
     def is_tuned(self) -> bool:
-        """Return whether a run wrote the record; otherwise it holds first calls alone."""
+        """Return whether a run wrote the record; otherwise it has first calls only."""
         return bool(self.problems) or not self.first_calls
 
     def tuned(self, problem: Mapping[str, int | str]) -> TunedProblem | None:
-        """Return what is known of one problem; None where it was not tuned."""
+        """Return the entry of a problem; None if it was not tuned."""
         return self._by_problem.get(key_of(problem))
 
     def plans(self) -> Iterator[Plan]:
@@ -391,7 +403,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 yield from (cost.plan for cost in table.prediction.costs)
 
     def slowdown(self, problem: Sizes, configuration: Mapping[str, Value]) -> float:
-        """Return by how much a configuration is slower than the portfolio's best; infinite if unknown."""
+        """Return the slowdown of a configuration against the portfolio's best, as a share; infinite if unknown."""
         column = self._columns.get(key_of(problem))
         times_ms = self._rows.get(frozenset(configuration.items()))
         time_ms = None if column is None or times_ms is None else times_ms[column]
@@ -413,18 +425,18 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {key_of(tuned.problem): tuned for tuned in self.problems}
 
     def stale_reasons(self, tuned: TunedProblem) -> tuple[str, ...]:
-        """Return why a problem should be tuned again, as far as the record itself tells."""
+        """Return the reasons to tune a problem again that the record itself shows."""
         is_older = self.provenance.source not in ("", tuned.origin.source)
         return ("the source changed since",) if is_older else ()
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """Names and kinds of values: records that differ in them cannot be merged."""
+        """Names and types of fields and parameters; records that differ in them cannot be merged."""
         kinds = {name: type(values[0]) for name, values in self.parameters.items()}
         return self.fields, kinds, self.layout, self.sources
 
     def is_declared(self, configuration: Mapping[str, Value]) -> bool:
-        """Return whether a configuration has the parameters of its source, and no others."""
+        """Return whether a configuration has exactly the parameters of its source."""
         own = self.sources.get(str(configuration.get(SOURCE))) if self.sources else self.parameters
         named = {SOURCE} if self.sources else set[str]()
         return own is not None and set(configuration) == named.union(own)
@@ -433,3 +445,17 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 def key_of(problem: Mapping[str, int | str]) -> ProblemItems:
     """Return a problem as a key that does not depend on the order of its fields."""
     return frozenset(problem.items())
+
+
+def timestamp() -> str:
+    """Return the current time in the format of records: ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def moment(text: str) -> datetime:
+    """Return the time of an ISO 8601 text; the zone is UTC unless the text has one."""
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is not an ISO 8601 time") from error

@@ -1,4 +1,4 @@
-"""Tuned records on disk: merges newly tuned problems, and writes equal records as equal bytes."""
+"""Merges newly tuned problems into records on disk. Equal records have equal bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import msgspec
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
 from autotune.tuned.first_calls import with_first_call, without_problems
-from autotune.tuned.identity import other_kernel
 from autotune.tuned.reading import (
     DamagedRecord,
     decode,
@@ -41,23 +40,24 @@ class MergedProblem(msgspec.Struct, frozen=True):
     reason: str
 
 
-#: Action and reason where there is nothing to choose between.
+#: Action and reason for a problem without an older entry.
 NEW: tuple[Literal["added"], str] = ("added", "not tuned before")
+#: Action and reason if the older record has other parameters or fields.
 RESHAPED: tuple[Literal["replaced"], str] = (
     "replaced",
     "parameters or problem fields changed since",
 )
-#: Says which of two entries of one problem stays, the first or the second, and why.
+#: Chooses between the old and the new entry of a problem; returns the action and the reason.
 Choice: TypeAlias = Callable[[TunedProblem, TunedProblem], tuple[Literal["kept", "replaced"], str]]
 
 
 def by_rule(
     old: TunedProblem, new: TunedProblem, is_settled: bool = False
 ) -> tuple[Literal["kept", "replaced"], str]:
-    """Choose the new entry, unless the old one is of the same source and arguments, and better.
+    """Choose the new entry, unless the old entry has the same source and arguments and is better.
 
-    It is better if it had more effort, or if it is surely faster. The latter is not asked where the
-    new finals settled it: both raced there, or the old winner was wrong.
+    It is better if it had more effort, or if it is clearly faster. The speed does not count if the new final
+    race settled it: the old winner was in that race, or gave wrong results.
     """
     if old.origin.source != new.origin.source:
         return "replaced", "the source changed since"
@@ -66,7 +66,7 @@ def by_rule(
     if EFFORTS.index(new.origin.effort) < EFFORTS.index(old.origin.effort):
         return (
             "kept",
-            f"tuned with more effort before ({old.origin.effort}, now {new.origin.effort})",
+            f"tuned before with more effort ({old.origin.effort}, now {new.origin.effort})",
         )
     is_settled = is_settled or new.race.of(old.configuration) is not None
     if old.race.timing == new.race.timing and not is_settled:
@@ -77,12 +77,12 @@ def by_rule(
 
 
 def accepted(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "replaced"], str]:
-    """Choose the new entry, because the user said so."""
+    """Choose the new entry, because the user accepts it."""
     return "replaced", "accepted"
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """A merged record and, per newly tuned problem, whether it went in."""
+    """A merged record, with the outcome of each newly tuned problem."""
 
     record: TunedRecord
     outcomes: tuple[MergedProblem, ...]
@@ -94,10 +94,10 @@ class Merged(msgspec.Struct, frozen=True):
 def update(
     directory: Path, new: TunedRecord, choose: Choice = by_rule, alone: bool = False
 ) -> Merged:
-    """Merge newly tuned problems into the record on disk and write it; ``alone``: replace that record.
+    """Merge newly tuned problems into the record on disk and write it; with ``alone`` replace that record.
 
-    Processes that tune on several devices of one name may do so at once. A damaged file is set
-    aside as ``<kernel>.json.damaged``; a file that is no record or of a newer schema is refused.
+    Several processes may update a record at the same time. A damaged file is renamed to
+    ``<kernel>.json.damaged``. Raise `RecordError` for a file that is not a record, or of a newer schema.
     """
     path = path_of(directory, new)
     encode(new)
@@ -109,9 +109,10 @@ def update(
 
 
 def add_first_call(directory: Path, entry: TunedProblem, empty: TunedRecord) -> str:
-    """Add the answer of a first call to a record on disk; return why only this process has it, or "".
+    """Add the answer of a first call to a record on disk.
 
-    ``empty`` is the record to begin with: without entries, of the shape that lookup answers with.
+    If that fails, keep it for this process and return the reason; else return "". ``empty`` is a new record
+    without entries, with the fields and parameters of the lookup table.
     """
     path = path_of(directory, empty)
     try:
@@ -123,7 +124,7 @@ def add_first_call(directory: Path, entry: TunedProblem, empty: TunedRecord) -> 
                 empty.shape,
                 empty.objective,
             ):
-                raise RecordError(f"{path}: it has other parameters, fields or another objective")
+                raise RecordError(f"{path}: its parameters, fields or objective differ")
             write_atomically(path, _encoded(with_first_call(before or empty, entry)))
     except RecordError as error:
         unwritten[str(path)] = with_first_call(unwritten.get(str(path), empty), entry)
@@ -144,10 +145,10 @@ def _existing(path: Path) -> TunedRecord | None:
 
 @contextlib.contextmanager
 def locked_folder(path: Path) -> Iterator[None]:
-    """Let one process at a time read, merge and write where a record lies; what it wrote lasts.
+    """Lock the folder of a record, so that one process at a time merges it; sync the folder at the end.
 
-    Locks the folder itself, so that no lock file is left behind. File systems without locks go
-    without: a record is replaced whole either way.
+    The lock is on the folder itself, so no lock file is left. On a file system without locks there is no
+    lock; writing still replaces a whole record at once.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -156,28 +157,28 @@ def locked_folder(path: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-            os.fsync(handle)  # the new name, even across a power failure
+            os.fsync(handle)  # so that the new file survives a power failure
         finally:
             os.close(handle)
     except OSError as error:
         raise RecordError(
-            f"{path}: cannot write the tuned record: {error.strerror}; mend that, and run the "
-            "same command again: what was measured is kept"
+            f"{path}: cannot write the tuned record: {error.strerror}; fix the cause, then run the same "
+            "command again; measurements are kept"
         ) from error
 
 
 def mergeable(
     out: Path, device: Device, kernel: Kernel, objective: str, others: Iterable[Path] = ()
 ) -> Iterator[TunedRecord]:
-    """Yield the records that a run will be merged into: those of the user, of ``out`` and of ``others``.
+    """Yield the records that a run will be merged into: of the user, of ``out`` and of ``others``.
 
-    Refuses a run whose objective differs from one of them. Warns of records that the run will replace,
-    since they are of another kernel of that name.
+    Raise `UsageError` if one has another objective. Warn of a record of another kernel with the same name,
+    because the run will replace it.
     """
     mine = [Path(user_folder(kernel.project))] if objective == TIME else []
     for directory in dict.fromkeys((out, *mine, *others)):
         path = directory / device.folder / f"{kernel.name}.json"
-        with contextlib.suppress(RecordError):  # merging it warns
+        with contextlib.suppress(RecordError):  # the merge will warn
             if not path.exists() or not (old := read(path)).is_tuned:
                 continue
             if old.objective != objective:
@@ -188,10 +189,32 @@ def mergeable(
                 return
 
 
+def other_kernel(
+    kernel: Kernel, where: str, fields: Iterable[str], parameters: Iterable[str]
+) -> str:
+    """Return a warning if a record with a kernel's name has other fields or parameters, else "".
+
+    A changed source does not count: it makes problems stale.
+    """
+    declared = {"problem fields": kernel.fields, "parameters": kernel.parameters}
+    differences = [
+        f"{noun} {', '.join(there)} in the record, {', '.join(here)} in the kernel"
+        for (noun, here), there in zip(declared.items(), (fields, parameters), strict=True)
+        if set(there) != set(here)
+    ]
+    if not differences:
+        return ""
+    return (
+        f"{where} does not fit the kernel {kernel.name} of {kernel.file or 'this declaration'}: "
+        f"{'; '.join(differences)}. It is of another kernel, or of an earlier version. Rename one of the "
+        f"kernels, or replace the record: autotune run {kernel.name}"
+    )
+
+
 def _other_objective(old: TunedRecord, objective: str) -> UsageError:
     return UsageError(
-        f"{old.kernel} on {old.device.name} is tuned for {old.objective} there, not for {objective}: "
-        "a folder of records has one objective; name another (--out, or out= of tune)"
+        f"{old.kernel} on {old.device.name} is tuned for {old.objective} there, not for {objective}; a "
+        "folder of records has one objective; choose another folder (--out, or out= of tune)"
     )
 
 
@@ -201,10 +224,10 @@ def _other_objective(old: TunedRecord, objective: str) -> UsageError:
 def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -> Merged:
     """Merge newly tuned problems into a record.
 
-    ``choose`` decides between two entries of one problem. Fields of the whole record come from the
-    newer. Older entries of other problems stay while the kernel has the same parameters and problem
-    fields. The newer portfolio replaces the old one whole, unless the old one is far wider or every
-    new entry was left out. First calls stay that are of other problems or of arrays that lie otherwise.
+    ``choose`` decides between two entries of a problem. Older entries of other problems stay while the kernel
+    has the same parameters and problem fields. The newer portfolio replaces the old one, unless the old one is
+    far wider or no new entry was taken. First calls of other problems and other layouts stay. All other
+    fields are the newer record's.
     """
     if old and (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
         raise UsageError(
@@ -214,7 +237,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
         raise _other_objective(old, new.objective)
     if old is None or old.shape != new.shape:
         same = RESHAPED if old and old.is_tuned else NEW
-        return Merged(new, tuple(MergedProblem(each.problem, *same) for each in new.problems))
+        return Merged(new, tuple(MergedProblem(entry.problem, *same) for entry in new.problems))
     pairs = [(old.tuned(entry.problem), entry) for entry in new.problems]
     outcomes = [
         MergedProblem(entry.problem, *(choose(known, entry) if known else NEW))
@@ -238,7 +261,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
 
 
 def encode(record: TunedRecord) -> bytes:
-    """Return the bytes of a record's file, which can be read: equal for equal records."""
+    """Return the bytes of a record's file, equal for equal records; check that they can be read."""
     data = _encoded(record)
     decode(data, record.kernel)
     return data
@@ -274,15 +297,15 @@ def _in_order(value: Any, orders: Sequence[Sequence[str]]) -> Any:
     return value
 
 
-#: Levels that are written on lines of their own, by the key of what is deeper than others.
+#: Deepest level that is split into lines, by key.
 _DEEPEST = {"tables": 6, "race": 5}
-#: Lists and dictionaries with shorter text are on one line.
+#: Lists and dictionaries with shorter text stay on one line.
 _SHORT = 96
 _CONTAINERS = (dict, list, tuple)
 
 
 def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
-    """Return JSON with one line per entry field, table row and cost, so that a diff reads well."""
+    """Return JSON with one line per field of an entry, row of a table and cost, for readable diffs."""
     if depth == deepest or not isinstance(value, _CONTAINERS):
         return json.dumps(value, allow_nan=False)
     if isinstance(value, dict):
