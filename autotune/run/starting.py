@@ -8,7 +8,7 @@ from itertools import islice
 
 import numpy as np
 
-from autotune.answers.schema import Portfolio
+from autotune.answers.table import Portfolio
 from autotune.devices.device import Device
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
