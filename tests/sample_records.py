@@ -410,11 +410,14 @@ WRONG = {
     "cut off": (changed()[:-40], "damaged"),
     "a list": (b"[]", "not a tuned record"),
     "newer": (changed(schema_version=3), "upgrade"),
-    "older": (changed(schema_version=1), "of schema 1, which"),
+    "older": (changed(schema_version=1), "of schema 1, older than"),
     "no version": (changed(schema_version="1"), "schema"),
     "wrong type": (with_entry(median_ms="fast"), r"float.*\$\.problems\[0\]\.race"),
-    "other fields": (with_entry(problem={"m": 1}), "other fields"),
-    "extra parameter": (with_entry(configuration={"BM": 1}), "has other parameters"),
+    "other fields": (with_entry(problem={"m": 1}), "does not have the fields"),
+    "extra parameter": (
+        with_entry(configuration={"BM": 1}),
+        "does not have the declared parameters",
+    ),
     "code as value": (
         with_entry(configuration={**plan().configuration, "VARIANT": "simt\n#include <x>"}),
         "regex",
@@ -423,7 +426,7 @@ WRONG = {
     "code as grid": (with_entry(grid=["__import__('os')", 1, 1]), "expression"),
     "unknown operator": (with_entry(grid=[["**", "m", 2], 1, 1]), "expression"),
     "nested deeply": (changed()[:-2] + b', "x": ' + b"[" * 100_000, "damaged"),
-    "deeper grid": (with_entry(grid=[deep(300), 1, 1]), "of at most 64 operations"),
+    "deeper grid": (with_entry(grid=[deep(300), 1, 1]), "more than 64 nested operations"),
     "bad name": (changed(kernel="a b"), "not an identifier"),
     "no time": (
         changed(provenance={"version": "", "toolchain": "", "driver": "", "created": "yesterday"}),
@@ -461,7 +464,7 @@ WRONG = {
     ),
     "value of another kind": (
         with_entry(configuration={**plan().configuration, "BM": "64"}),
-        "'BM': '64'.* or kinds",
+        "'BM': '64'.* and types",
     ),
     "values of several types": (
         changed(parameters={**PARAMETERS, "BM": [64, "128"]}),
@@ -471,11 +474,11 @@ WRONG = {
         changed(problems=json.loads(changed())["problems"] * 2),
         "a problem occurs twice",
     ),
-    "quoted at length": (with_entry(grid=["?" * 10_000, 1, 1]), r"expression over '\?{280}"),
+    "quoted at length": (with_entry(grid=["?" * 10_000, 1, 1]), r"expression has '\?{280}"),
     "too long": (changed() + b" " * (32 << 20), "more than 32 MiB"),
     "layout of 65 bits": (changed(layout={"ldc": 2**64}), "<= 9223372036854775807"),
     "layout of a field": (changed(layout={"m": 1}), "have one name"),
-    "requires no field": (with_entry(requires=["<=", "ldc", 1]), "expression over 'ldc'"),
+    "requires no field": (with_entry(requires=["<=", "ldc", 1]), "expression has 'ldc'"),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
         "portfolio",

@@ -448,7 +448,8 @@ def test_a_record_of_an_unknown_kernel_is_refused(
 
 def test_a_record_of_another_kernel_of_that_name_is_refused(small: TunedRecord) -> None:
     with pytest.raises(
-        RecordError, match=r"of another kernel .* problem fields n there, m, n here"
+        RecordError,
+        match=r"does not fit the kernel .* problem fields n in the record, m, n in the kernel",
     ):
         checked(small, find_kernel("transpose"))
 

@@ -314,7 +314,7 @@ def test_arrays_that_do_not_fit_are_refused(axpy, opencl_device):
     x.flags.writeable = False
     with pytest.raises(UsageError, match="output y is read-only"):
         tuned_axpy(x, x)
-    with pytest.raises(UsageError, match="a is 'two': a number is needed"):
+    with pytest.raises(UsageError, match="a is 'two'; it must be a number"):
         tuned_axpy(x, x.copy(), a="two")
 
 

@@ -553,7 +553,7 @@ def test_an_architecture_in_the_environment_is_checked_too(
     tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_ARCH", "hopper")
-    with pytest.raises(UsageError, match="'hopper' is no architecture"):
+    with pytest.raises(UsageError, match="'hopper' is not an architecture"):
         lookup(KERNEL, **problem(64, 64))
 
 

@@ -100,7 +100,7 @@ def test_a_pyproject_that_names_nothing(text: str, tmp_path: Path) -> None:
     if "name" in text or "=" in text:
         assert project_of(tmp_path / "a").id == str(tmp_path / "a")
     else:
-        with pytest.warns(RuntimeWarning, match="cannot be read"):
+        with pytest.warns(RuntimeWarning, match="cannot read it"):
             assert project_of(tmp_path / "a").id == f"{tmp_path}:a"
 
 

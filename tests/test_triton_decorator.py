@@ -508,7 +508,7 @@ def test_calls_that_do_not_fit_any_more_are_named_and_replaced(add_file, tmp_pat
     old = calls.read_bytes().replace(b'"n"', b'"m"', 1)
     calls.write_bytes(old)
     code, said = checked(capsys, add_file, "--samples", "1")
-    assert code == 0 and "add: 1 of 2 recorded calls do not fit" in said and "left out" in said
+    assert code == 0 and "add: 1 of 2 recorded calls no longer fit" in said and "left out" in said
     record(add_file, "128")
     assert [each["problem"]["n"] for each in json.loads(calls.read_text())] == [300, 128]
     code, said = checked(capsys, add_file, "--samples", "1")

@@ -273,7 +273,7 @@ def test_a_run_for_another_objective_is_refused_before_it_begins(folders: Any, w
 
 
 def test_another_kernel_of_that_name_is_told_once(folders: Any) -> None:
-    with pytest.warns(RuntimeWarning, match="is of another kernel scale") as told:
+    with pytest.warns(RuntimeWarning, match="does not fit the kernel scale") as told:
         folders("time", out="time TILE", other="time TILE")
     assert len(told) == 1
 
