@@ -206,8 +206,8 @@ def test_another_kernel_of_a_name_does_not_pass_for_it(
     for file in (kernel, space):
         file.write_text(file.read_text().replace("ITEMS", "UNITS"))
     said = (
-        f"is of another kernel saxpy than {space}, or of what it was: parameters BLOCK, ITEMS there, "
-        "BLOCK, UNITS here. Rename one of the two, or tune this one"
+        f"does not fit the kernel saxpy of {space}: parameters BLOCK, ITEMS in the record, BLOCK, UNITS in "
+        "the kernel. It is of another kernel, or of an earlier version. Rename one of the kernels, or"
     )
     assert run(["report", "saxpy"]) == 0
     assert said in capsys.readouterr().err
