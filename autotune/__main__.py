@@ -17,7 +17,7 @@ def main() -> None:
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # at the end of the command line
         with suppress(OSError):
-            sys.stderr.write("error: interrupted; all finished measurements are kept\n")
+            sys.stderr.write("error: interrupted; all measurements are kept\n")
         code = 130
     stop_listening(signal.SIG_IGN if code == 130 else signal.SIG_DFL)
     if code == 130:

@@ -27,8 +27,8 @@ from sample_records import (
     write,
 )
 
-from autotune.answers.category import MIN_ANSWERS, CategoryFit, HeldOut
-from autotune.answers.fit import MIN_SIZES, Fitted, Launches, Winner, fitted_tables
+from autotune.answers.category import MIN_ANSWERS, CategoryFit, HeldOutShares
+from autotune.answers.fit import MIN_SIZES, FittedPortfolio, Launches, Winner, fitted_tables
 from autotune.answers.table import AnswerTable, Cost, Plan, Portfolio, fillings
 from autotune.answers.trees import TREES, corrections, fitted_trees, outcomes
 from autotune.devices.device import for_arch
@@ -228,7 +228,7 @@ def test_trees_learn_from_the_errors_in_other_categories() -> None:
 # ---------------------------------------------------------------------- sizes beside the tuned problems
 
 
-def fit_of(tuned: Sequence[tuple[int, int]], sizes: Sequence[tuple[int, int]]) -> Fitted:
+def fit_of(tuned: Sequence[tuple[int, int]], sizes: Sequence[tuple[int, int]]) -> FittedPortfolio:
     """A fit to random sizes of the answers of tuned problems."""
     return fitted_tables(portfolio_of(tuned), tile_launches(), portfolio_of(sizes))
 
@@ -405,7 +405,7 @@ def test_nine_of_ten_sizes_of_a_kind_reach_the_expectation() -> None:
     shares = (np.random.default_rng(1).permutation(200) + 700.5) / 1000
     plans = [tile_plan(each) for each in matrix.configurations]
     fit = CategoryFit(matrix, plans, SM_COUNT)
-    prediction = fit.prediction([0], HeldOut(shares))
+    prediction = fit.prediction([0], HeldOutShares(shares))
     assert prediction is not None and prediction.expected is not None
     kinds = outcomes(prediction.expected.splits, fit.of_problem)
     for kind, (low, median) in enumerate(prediction.expected.shares):

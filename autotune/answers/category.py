@@ -62,7 +62,7 @@ class _Errors(NamedTuple):
     weights: Array
 
 
-class HeldOut(NamedTuple):
+class HeldOutShares(NamedTuple):
     """The shares of the best speed that answers reach on held-out sizes."""
 
     #: A share per size; NaN if the answer was not measured.
@@ -207,7 +207,7 @@ class CategoryFit:
             best = np.minimum(best, logs[found[-1]])
         return sorted(found)
 
-    def held_out(self, chosen: Sequence[int]) -> HeldOut:
+    def held_out(self, chosen: Sequence[int]) -> HeldOutShares:
         """Return the shares of the best speed that answers reach, from fits without the size's fold."""
         count = len(self.matrix.problems)
         order, shares = np.random.default_rng(0).permutation(count), np.full(count, np.nan)
@@ -216,9 +216,9 @@ class CategoryFit:
             predicted = self.predicted(chosen, self.fitted(chosen, np.sort(known)))
             answers = np.array(chosen)[predicted[:, held].argmin(axis=0)]
             shares[held] = self.best_ms[held] / self.times[answers, held]
-        return HeldOut(shares)
+        return HeldOutShares(shares)
 
-    def prediction(self, chosen: Sequence[int], held_out: HeldOut) -> Prediction | None:
+    def prediction(self, chosen: Sequence[int], held_out: HeldOutShares) -> Prediction | None:
         """Return the fits of configurations to all sizes in the schema of records; None without a fit."""
         fits = self.fitted(chosen, np.arange(len(self.matrix.problems)))
         pairs = [
@@ -238,7 +238,7 @@ class CategoryFit:
             expected=self._expected(held_out) if held_out.measured >= MIN_ANSWERS else None,
         )
 
-    def _expected(self, held_out: HeldOut) -> Expected:
+    def _expected(self, held_out: HeldOutShares) -> Expected:
         is_known, integers = np.isfinite(held_out.shares), self.of_problem.shape[1] // 2
         everything, features = held_out.shares[is_known], self.of_problem[is_known]
         logs = np.log(everything)

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from autotune.answers.category import CategoryFit, HeldOut
+from autotune.answers.category import CategoryFit, HeldOutShares
 from autotune.answers.table import (
     AnswerTable,
     Plan,
@@ -68,11 +68,11 @@ class Winner(NamedTuple):
     time_ms: float
 
 
-class Fitted(NamedTuple):
+class FittedPortfolio(NamedTuple):
     """A portfolio with its answer tables, and the evaluation of the fits on held-out sizes."""
 
     portfolio: Portfolio
-    held_out: HeldOut
+    held_out: HeldOutShares
 
 
 def fitted_tables(
@@ -80,7 +80,7 @@ def fitted_tables(
     launches: Launches,
     sizes: Portfolio | None = None,
     winners: Mapping[Problem, Winner] = {},
-) -> Fitted:
+) -> FittedPortfolio:
     """Return a portfolio with an answer table for each category.
 
     A category with `MIN_SIZES` sizes or more gets a formula and trees for each of its best configurations.
@@ -119,7 +119,7 @@ def fitted_tables(
         rows = tuple(_row(part, column, launches, missing) for column in range(len(columns)))
         tables.append(AnswerTable(rows=rows, prediction=predictions.get(category)))
     portfolio = msgspec.structs.replace(portfolio, tables=tuple(tables))
-    return Fitted(portfolio, HeldOut(np.concatenate(shares)))
+    return FittedPortfolio(portfolio, HeldOutShares(np.concatenate(shares)))
 
 
 def _timed_by_category(matrix: Portfolio) -> dict[Category, list[int]]:

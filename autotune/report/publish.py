@@ -22,8 +22,8 @@ from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.tuned.writing import (
     Choice,
-    Merged,
     MergedProblem,
+    MergeResult,
     accepted,
     by_rule,
     other_kernel,
@@ -137,7 +137,7 @@ def _content_of(run: RunResult, record: TunedRecord) -> ReportContent:
         return from_run(run, record)
 
 
-def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> Merged:
+def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> MergeResult:
     """Merge a record into a folder of tuned records, and renew the header there if the folder has one."""
     merged = update(directory, record, choose)
     json_file = path_of(directory, merged.record)

@@ -30,7 +30,7 @@ from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.request import EFFORTS, Effort, Request, Search
 from autotune.search.session import Budget, Phase
 from autotune.tuned.reading import user_folder
-from autotune.tuned.record import TIME, Confirmed, timestamp
+from autotune.tuned.record import TIME, Confirmation, timestamp
 
 #: Maximum slowdown of a confirmed winner, as a share of its recorded time.
 TOLERANCE = 0.02
@@ -103,7 +103,9 @@ class Retuner:
             "driver": self.device.driver,
             "toolchain": compiler(target.kernel.language_on(self.device.backend)).toolchain(),
         }
-        confirmed = Confirmed(on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions)
+        confirmed = Confirmation(
+            on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions
+        )
         made = changed(record.provenance, version=__version__, created=on, **versions)
         entry = changed(known.entry, confirmed=confirmed)
         own = [known.directory] if known.layer not in ("shipped", "project") else []

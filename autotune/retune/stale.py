@@ -33,7 +33,7 @@ from autotune.tuned.reading import (
     user_folder,
     warn_of_unowned,
 )
-from autotune.tuned.record import Confirmed, TunedProblem, TunedRecord, moment
+from autotune.tuned.record import Confirmation, TunedProblem, TunedRecord, moment
 from autotune.tuned.writing import other_kernel
 from autotune.values import Configuration, Problem
 
@@ -305,7 +305,7 @@ def _aged(query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry) 
         yield Reason(f"the compiler changed: {last.toolchain} -> {toolchain}", Action.REMEASURE)
     if query.max_age_days is None:
         return
-    age = query.now - moment(last.on if isinstance(last, Confirmed) else last.tuned_on)
+    age = query.now - moment(last.on if isinstance(last, Confirmation) else last.tuned_on)
     if age > timedelta(days=query.max_age_days):
         ago = f"{age.days} days" if age.days > 1 else f"{age // timedelta(hours=1)} hours"
         yield Reason(f"it was measured {ago} ago", Action.REMEASURE)

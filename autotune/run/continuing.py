@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from autotune import __version__
-from autotune.answers.category import HeldOut
+from autotune.answers.category import HeldOutShares
 from autotune.answers.table import Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
@@ -66,7 +66,7 @@ class ContinuedRun:
     #: Number of random sizes in the store.
     sizes: int
     #: The speed of answers on sizes that the fit did not have.
-    held_out: HeldOut
+    held_out: HeldOutShares
 
 
 def continued(

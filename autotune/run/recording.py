@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
-from autotune.answers.category import HeldOut
+from autotune.answers.category import HeldOutShares
 from autotune.answers.fit import Launches, Winner, fitted_tables
 from autotune.answers.table import Plan, Portfolio
 from autotune.devices.device import Device
@@ -192,7 +192,7 @@ def refitted(
 
 def fitted_with(
     record: TunedRecord, kernel: Kernel, measured: Portfolio, sizes: Portfolio | None = None
-) -> tuple[TunedRecord, HeldOut]:
+) -> tuple[TunedRecord, HeldOutShares]:
     """Return a record with new answers for other problems, and the speed of the answers on held-out sizes.
 
     See `fitted_tables` for ``sizes``. If the record's prediction was fitted to more sizes, it stays.

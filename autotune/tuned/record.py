@@ -249,7 +249,7 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next((found for found in self.finalists if found.configuration == wanted), None)
 
 
-class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """The latest check that verified and measured an entry again, and found it correct and not slower."""
 
     #: Time of the check; see `timestamp`.
@@ -314,7 +314,7 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     #: Metrics of the winner that the kernel declares.
     metrics: Mapping[str, float] = {}
     origin: TuningOrigin
-    confirmed: Confirmed | None = None
+    confirmed: Confirmation | None = None
 
     @property
     def plan(self) -> Plan:

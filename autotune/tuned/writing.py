@@ -81,7 +81,7 @@ def accepted(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "rep
     return "replaced", "accepted"
 
 
-class Merged(msgspec.Struct, frozen=True):
+class MergeResult(msgspec.Struct, frozen=True):
     """A merged record, with the outcome of each newly tuned problem."""
 
     record: TunedRecord
@@ -93,7 +93,7 @@ class Merged(msgspec.Struct, frozen=True):
 
 def update(
     directory: Path, new: TunedRecord, choose: Choice = by_rule, alone: bool = False
-) -> Merged:
+) -> MergeResult:
     """Merge newly tuned problems into the record on disk and write it; with ``alone`` replace that record.
 
     Several processes may update a record at the same time. A damaged file is renamed to
@@ -221,7 +221,7 @@ def _other_objective(old: TunedRecord, objective: str) -> UsageError:
 # ---------------------------------------------------------------------- merging
 
 
-def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -> Merged:
+def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -> MergeResult:
     """Merge newly tuned problems into a record.
 
     ``choose`` decides between two entries of a problem. Older entries of other problems stay while the kernel
@@ -237,7 +237,9 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
         raise _other_objective(old, new.objective)
     if old is None or old.shape != new.shape:
         same = RESHAPED if old and old.is_tuned else NEW
-        return Merged(new, tuple(MergedProblem(entry.problem, *same) for entry in new.problems))
+        return MergeResult(
+            new, tuple(MergedProblem(entry.problem, *same) for entry in new.problems)
+        )
     pairs = [(old.tuned(entry.problem), entry) for entry in new.problems]
     outcomes = [
         MergedProblem(entry.problem, *(choose(known, entry) if known else NEW))
@@ -254,7 +256,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     record = msgspec.structs.replace(
         new, problems=(*stay, *taken), portfolio=portfolio, first_calls=first_calls
     )
-    return Merged(record, tuple(outcomes))
+    return MergeResult(record, tuple(outcomes))
 
 
 # ---------------------------------------------------------------------- bytes
