@@ -214,7 +214,7 @@ class TunedKernel:
     def _explained(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
         return with_changes(choose(kernel, problem, device, self.deterministic), kernel)
 
-    # ------------------------------------------------------------------ calls not made before
+    # ------------------------------------------------------------------ new calls
 
     def _call_of(
         self, key: object, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]

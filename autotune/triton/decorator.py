@@ -183,7 +183,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
         """Return the kernel of all recorded calls, as ``autotune run FILE:FUNCTION`` tunes it."""
         return kernel_of_recorded(self._function)
 
-    # ------------------------------------------------------------------ calls not made before
+    # ------------------------------------------------------------------ new calls
 
     def _reader(
         self, form: object, unnamed: int, values: Sequence[Any], named: Mapping[str, Any]

@@ -106,7 +106,7 @@ class LookupTable(msgspec.Struct, eq=False):
     """The merged records of one kernel."""
 
     kernel: str
-    #: Problem fields in order; True where integer, False where categorical.
+    #: Problem fields in order; True for an integer field, False for a categorical one.
     fields: dict[str, bool]
     default: Plan
     #: Source of the record with the default.

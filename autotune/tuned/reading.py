@@ -56,7 +56,7 @@ class RecordFile(NamedTuple):
         return f"{self.layer}:{self.folder}/{self.record.kernel}"
 
 
-# ---------------------------------------------------------------------- where
+# ---------------------------------------------------------------------- folders
 
 
 def layers(owner: Project) -> list[tuple[str, str]]:
