@@ -65,7 +65,7 @@ def limit_bytes(kind: str) -> int:
 
 def touch(path: Path) -> None:
     """Set the time of an entry's last use to now."""
-    with suppress(OSError):  # another user's, or gone
+    with suppress(OSError):  # of another user, or removed
         os.utime(path)
 
 
@@ -116,7 +116,7 @@ def clear(kind: str) -> list[CacheEntry]:
 
 def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):  # a file; or another user's, or gone
+    with suppress(OSError):  # a file; or of another user, or removed
         path.unlink()
 
 

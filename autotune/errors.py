@@ -73,7 +73,7 @@ class NothingValidError(AutotuneError):
 
 
 class DeviceError(AutotuneError):
-    """No usable device: absent, not permitted, or gone."""
+    """No device is usable: it is absent, not permitted or lost."""
 
     exit_code = 4
 

@@ -167,7 +167,7 @@ class CallArguments:
         find: Callable[[str], Kernel],
         expected_ms: Callable[[ResolvedCall], float | None],
     ) -> ResolvedCall | NothingToDo:
-        """Ask a kernel's ``call`` function what to launch; see `bind`."""
+        """Bind the call to a problem of a kernel; see `bind`."""
         operands = [
             CallFloat(operand, position)
             if type(operand) is float and operand not in SPECIAL_FLOATS
@@ -203,7 +203,7 @@ def bind(
     expected_ms: Callable[[ResolvedCall], float | None] = lambda call: None,
     kernels_left: int = _MAX_KERNELS,
 ) -> ResolvedCall | NothingToDo:
-    """Ask the ``call`` function for problem and arguments, and check them.
+    """Call the kernel's ``call`` function, and check the problem and arguments that it returns.
 
     ``args`` and ``named`` are operands and scalars; ``find`` returns a kernel by name. Without
     ``has_addresses`` (host arrays) all arrays count as aligned. If ``call`` returns `Instead`, the other
@@ -334,7 +334,7 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
 
 
 def checked_problem(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
-    """Return a problem whose fields have the declared types; refuse others."""
+    """Return a problem with integers as int; raise `UsageError` if a field has another type than declared."""
     declared: Mapping[str, Any] = {**kernel.layout, **next(iter(kernel.all_problems()), {})}
     checked = dict(problem)
     for name, value in problem.items():

@@ -33,7 +33,7 @@ from autotune.values import Configuration, Problem
 
 @dataclass(frozen=True)
 class Choice:
-    """A configuration to launch, and the answer of lookup behind it.
+    """A configuration to launch, and the answer of lookup.
 
     Attributes
     ----------
@@ -265,7 +265,7 @@ class LaunchPlan:
     def steps(
         self, buffers: Mapping[str, Any], given: Mapping[str, Any]
     ) -> Sequence[BoundLaunch | BoundFill]:
-        """Return the steps on buffers of an executor, by symbols, with the scalars of a call."""
+        """Return the steps on buffers of an executor, with symbols as entries and the scalars of a call."""
         arrays = {**self.arguments, **self.scratch}
         dtypes = {name: argument.dtype for name, argument in arrays.items()}
         scalars = {

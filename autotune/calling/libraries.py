@@ -299,7 +299,7 @@ def _operand(
 
 
 def cupy() -> Any:
-    """Import CuPy, or raise the error with its pip line."""
+    """Import CuPy, or raise `MissingDependencyError`."""
     try:
         import cupy
     except ImportError as error:

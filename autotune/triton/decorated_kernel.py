@@ -186,7 +186,7 @@ def _reference(
 
 
 def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
-    """Return an argument of a call with the caller's data, or with others of the same kind."""
+    """Return an argument of a call with the caller's data, or with random data of the same type."""
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, int):

@@ -323,7 +323,7 @@ def build_table(
         by_device.setdefault(known.folder, []).append(known)
     names = [(known.record.device.name, known.folder) for known in fitting]
     uuids = [(known.record.device.uuid, known.folder) for known in fitting]
-    # In this order, so that a uuid never hides the name of another device.
+    # Names come before uuids, so that a uuid never hides the name of another device.
     for name, folder in (*zip(by_device, by_device, strict=True), *names, *uuids):
         if name:
             table.names.setdefault(name, folder)
