@@ -636,7 +636,7 @@ def test_two_devices_have_a_ratio_and_no_regression() -> None:
 
 def test_winners_of_two_objectives_are_not_compared() -> None:
     frugal = msgspec.structs.replace(record([timed(2.0)]), objective="energy")
-    with pytest.raises(UsageError, match="records of two objectives, time and energy"):
+    with pytest.raises(UsageError, match="records have two objectives, time and energy"):
         compared(record([timed(1.0)]), frugal, 0.05)
 
 
