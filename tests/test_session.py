@@ -712,7 +712,7 @@ def test_a_grid_that_leaves_the_last_elements_out_wins_only_for_sizes_that_it_re
 ):
     """Nobody declares an odd size here."""
     options = {"problems": (Problem(n=4096),), "fixed": FIXED}
-    message = r"on n=4095 .*\(not written\).*@saxpy.requires .*: return p.n % 128 == 0$"
+    message = r"on n=4095 .*\(not written\).*@saxpy.requires, .*: return p.n % 128 == 0$"
     with (
         pytest.warns(UserWarning, match=r"not verified at n=1 .*grid=\(0,\)"),
         pytest.raises(NothingValidError, match=message),
