@@ -157,8 +157,8 @@ def test_one_configuration_is_measured_and_not_recorded(
     [
         ({"budget": "soon"}, "expected for example"),
         ({"problems": [{"m": 3}]}, "unknown problem field 'm'"),
-        ({"problems": [3]}, "problem: 3; a mapping expected: {'n': ...}"),
-        ({"config": ["BLOCK=64"]}, "config: .* a mapping expected: {'BLOCK'"),
+        ({"problems": [3]}, "problem: got 3, expected a mapping: {'n': ...}"),
+        ({"config": ["BLOCK=64"]}, "config: .* expected a mapping: {'BLOCK'"),
         ({"timing": "warm"}, "unknown timing 'warm'"),
         ({"fixed": {"BLOK": 32}}, "unknown parameter 'BLOK'.*BLOCK"),
         ({"config": {"BLOCK": "a"}}, "saxpy: unknown value of BLOCK: 'a'"),

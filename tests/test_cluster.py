@@ -71,7 +71,7 @@ def test_a_scheduler_file_that_others_may_write_is_refused(tmp_path, monkeypatch
     file = tmp_path / "fleet.json"
     file.write_text(json.dumps({"type": "Scheduler", "address": "tcp://127.0.0.1:1"}))
     file.chmod(0o666)
-    with pytest.raises(UsageError, match=r"anybody may write it.*AUTOTUNE_TRUST="):
+    with pytest.raises(UsageError, match=r"all users may write it.*AUTOTUNE_TRUST="):
         find(str(file))
     monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path))
     assert find(str(file)) == "tcp://127.0.0.1:1"

@@ -236,14 +236,14 @@ def t4(**changes: Any) -> dict[str, Any]:
 
 
 DAMAGE: dict[str, tuple[Any, str]] = {
-    "not JSON": ("# a comment", "not JSON, or cut off"),
+    "not JSON": ("# a comment", "not JSON, or truncated"),
     "damaged gzip": (gzip.compress(b"{}" * 1000)[:-20], "gzip data is damaged"),
-    "cut off": (json.dumps(cache())[:-40], "cut off"),
+    "truncated": (json.dumps(cache())[:-40], "truncated"),
     "nothing": ({"results": []}, "no configuration was recorded"),
     "an empty cache": (cache(cache={}), "no configuration was recorded"),
     "missing value": (
         cache(cache={"": {"BLOCK": 64, "time": 1.0}}),
-        "not every .* has BLOCK, KIND",
+        "a configuration has other parameters than BLOCK, KIND",
     ),
     "negative time": (cache(cache={"64,a": entry(64, "a", time=-1.0)}), r"\['64,a'\]: .*> 0.0"),
     "no time in a cache": (cache(cache={"64,a": entry(64, "a")}), "no time was measured"),
@@ -380,7 +380,9 @@ def test_a_damaged_copy_is_left_out_with_a_warning(write: Any) -> None:
             write(t4_file(kernel="solve", device=name), name), Labels()
         )
     place.write_text("{}")
-    with pytest.warns(UserWarning, match=r"left out: .*not a Kernel Tuner cache.*; or delete it"):
+    with pytest.warns(
+        UserWarning, match=r"left out: .*not a Kernel Tuner cache.*; or delete the file"
+    ):
         assert len(exchange.imported("solve")) == 1
 
 

@@ -195,9 +195,9 @@ def test_what_no_axis_runs_through_is_copied(sgemm):
     [
         ((2, 3), (4, 5), {}, r"a \[2, 3\] and b \[4, 5\]: as many columns of a as rows of b"),
         ((3,), (3, 5), {}, r"a \[3\] and b \[3, 5\]: matrices \(2-D\) or batches"),
-        ((2, 4, 3), (3, 3, 5), {}, r"batches of one length are needed, or of length 1"),
+        ((2, 4, 3), (3, 3, 5), {}, r"batches must have the same length, or length 1"),
         ((2, 3), (3, 5), {"out": (2, 4)}, r"give \[2, 5\], and out is \[2, 4\]"),
-        ((2, 3), (3, 5), {"beta": 0.5}, r"beta=0.5 adds to what is in out: give out"),
+        ((2, 3), (3, 5), {"beta": 0.5}, r"beta=0.5 adds to the content of out: give out"),
     ],
 )
 def test_what_does_not_fit_is_refused(sgemm, a, b, named, message):

@@ -211,13 +211,17 @@ def test_arguments_are_specialised_as_triton_does(launches, types):
             {"BLOCK": 1},
             r"k takes \(x, y, n, alpha\), and its launch passes \(x, y, n\)",
         ),
-        (passed()[::-1], {"BLOCK": 1}, "have to agree in number and order"),
+        (passed()[::-1], {"BLOCK": 1}, "must agree in number and order"),
         (
             passed(),
             {},
             r"the constexpr BLOCK of k is neither .*: give Kernel\(\.\.\., BLOCK=\(\.\.\.\)\)",
         ),
-        ([Passed("x", "complex64"), *passed()[1:]], {"BLOCK": 1}, "Triton has no complex64"),
+        (
+            [Passed("x", "complex64"), *passed()[1:]],
+            {"BLOCK": 1},
+            "Triton has no type for complex64",
+        ),
     ],
 )
 def test_what_triton_cannot_be_given_is_refused(given, values, message):
@@ -409,7 +413,10 @@ def test_check_names_a_cubin_that_is_missing(ready, capsys):
     spaces = str(ready.file.parent)
     assert run(["check", "scale", "--spaces", spaces, "--arch", "sm_90"]) == 0
     assert run(["check", "scale", "--spaces", spaces, "--arch", "sm_80"]) == 3
-    assert "no cubins for BLOCK=32 sm_80 among scale-sm_90-BLOCK=32" in capsys.readouterr().err
+    assert (
+        "no cubins match BLOCK=32 sm_80, expected 1; the folder has scale-sm_90-BLOCK=32"
+        in capsys.readouterr().err
+    )
 
 
 def test_the_fingerprint_is_of_the_cubins(ready):

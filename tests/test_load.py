@@ -479,7 +479,7 @@ X = np.ones((4, 4), np.float32)
             "sgemm: b is an array of >f4, a type that no kernel takes",
         ),
         ("sgemm", (X, X), {"alpha": X}, r"sgemm: alpha is float32\[4, 4\]; it must be a number"),
-        ("gemv", (X, X[0]), {"trans": X[0]}, r"float32\[4\] is neither true nor false"),
+        ("gemv", (X, X[0]), {"trans": X[0]}, r"float32\[4\] has no truth value"),
         ("ffma", (X, X, 2.5, 1.0), {}, "ffma: steps is 2.5; it must be an integer"),
         (
             "prefetch",

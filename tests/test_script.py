@@ -149,16 +149,22 @@ def minimal(
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (minimal("restrictions=[lambda p: sum(p)]"), "restriction 1: 'sum(p)' is more than"),
+        (
+            minimal("restrictions=[lambda p: sum(p)]"),
+            "restriction 1: 'sum(p)' uses sum, which is not",
+        ),
         (minimal("texmem_args={'t': 1}"), "textures are not supported: pass the array as an arg"),
         (minimal(source="lambda p: 'void k(float* o) {}'"), "kernel_source is a function"),
-        (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: see docs/from-kernel"),
-        (minimal("answer=run_kernel('k', '', 1, [np.ones(8)], {})"), "reference: compute o; as"),
+        (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: docs/from-kernel"),
+        (
+            minimal("answer=run_kernel('k', '', 1, [np.ones(8)], {})"),
+            "reference: compute o; see answer=",
+        ),
         (
             minimal().replace("[np.zeros(8", "[print, np.zeros(8"),
-            "argument argument_0 is no array or number",
+            "argument argument_0 is neither an array nor a number",
         ),
-        (minimal() + "1 / 0\n", "no further calls; it ended by ZeroDivisionError"),
+        (minimal() + "1 / 0\n", "are missing; it ended with ZeroDivisionError"),
     ],
 )
 def test_what_needs_a_hand_is_said_and_marked(
@@ -181,7 +187,7 @@ def test_a_script_that_others_may_write_is_not_run(
     script.chmod(0o666)
     made = ["new", "--from", str(script), "--into", str(tmp_path / "into")]
     assert run(made) == 2
-    assert "anybody may write it" in capsys.readouterr().err
+    assert "all users may write it" in capsys.readouterr().err
     assert not (tmp_path / "it_ran").exists()
     monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path))
     assert run(made) == 0
@@ -201,10 +207,10 @@ def test_made_up_results_are_not_written(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("print(1)", "no call of tune_kernel"),
-        ("import os; os._exit(0)", "it crashed"),
-        ("tune_kernel(", "no call of tune_kernel; it ended by SyntaxError"),
-        (minimal("lang='C'"), "lang='C': only kernels in CUDA or OpenCL"),
-        (minimal(name="'k{exit()}'"), "is no name of a function or template"),
+        ("import os; os._exit(0)", "the script crashed"),
+        ("tune_kernel(", "no call of tune_kernel; it ended with SyntaxError"),
+        (minimal("lang='C'"), "lang='C': only CUDA and OpenCL kernels"),
+        (minimal(name="'k{exit()}'"), "does not name a function or template"),
         (minimal(source="'gone.cu'"), "kernel_source gone.cu: cannot be read"),
     ],
 )
@@ -230,7 +236,7 @@ def test_several_calls_have_files_of_their_own(tmp_path: Path, capsys: Any) -> N
     assert "3 times: leave NAME out" in capsys.readouterr().err
     (tmp_path / "into" / "spaces" / "k.py").write_text("# mine\n")
     assert run(["new", *script, "--into", str(tmp_path / "into")]) == 2
-    assert "k.py is there already" in capsys.readouterr().err
+    assert "k.py exists" in capsys.readouterr().err
     assert (tmp_path / "into" / "spaces" / "k.py").read_text() == "# mine\n"
 
 
@@ -270,7 +276,7 @@ def test_sizes_are_problem_fields_and_other_numbers_are_left_to_do(
     assert arguments["image"].shape == (4112 * 2064,)
     assert arguments["d_filter"].array.shape == arguments["weights"].shape == (289,)
     assert (arguments["flag"], arguments["width"]) == (1, 100)
-    assert f"argument image: say by p what its size {4112 * 2064}" in capsys.readouterr().err
+    assert f"argument image: write its size {4112 * 2064} in terms of p" in capsys.readouterr().err
 
 
 def test_the_script_of_the_documents_becomes_the_example_beside_it(tmp_path: Path) -> None:

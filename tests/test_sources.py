@@ -203,7 +203,7 @@ def test_options_of_the_command_line_name_a_source() -> None:
         ({"a": Source("a.cu", B=(1,))}, {"B": (1, 2)}, "Kernel: B: give them to its sources"),
         ({"a": Source("a.cu", B=(1,))}, {"seeds": [{"B": 1}]}, "Kernel: seeds: give them"),
         ({"a": Source("a.cu", B=(1,)), "b": Source("b.cu", B=("x",))}, {}, "of different kinds"),
-        ({"int": Source("a.cu", B=(1,))}, {}, "source 'int' has another meaning"),
+        ({"int": Source("a.cu", B=(1,))}, {}, "source 'int' is reserved"),
         ({"a": Source("a.cu", N=(1,))}, {"static": ("n",)}, "the macro N has two meanings"),
         (
             {n: Source("a.cu", variants={"v": {}}, B=(1,)) for n in ("a", "b")},

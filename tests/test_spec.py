@@ -51,7 +51,7 @@ def test_a_declaration_reads_back():
         ({"BLOCK": ()}, r"parameter BLOCK: expected a non-empty tuple of values, got \(\)"),
         ({"BLOCK": (32, 32)}, r"parameter BLOCK: a value occurs twice"),
         ({"BLOCK": (1, True)}, r"parameter BLOCK: values must be all numbers, all bool or all str"),
-        ({"BLOCK": (0.5, float("nan"))}, r"parameter BLOCK: a value of .* is no finite number"),
+        ({"BLOCK": (0.5, float("nan"))}, r"parameter BLOCK: a value of .* is not a finite number"),
         ({"BLOCK": (1, 1.0)}, r"parameter BLOCK: a value occurs twice"),
         ({"KIND": ("a b",)}, r"parameter KIND: \['a b'\] cannot be part of a C identifier"),
         ({"n": (1, 2)}, r"n is a parameter and a problem field; rename one"),
@@ -66,7 +66,7 @@ def test_a_declaration_reads_back():
         ({"seeds": [{"BLOCKS": 32}]}, r"seeds: unknown parameter 'BLOCKS'; did you mean 'BLOCK'"),
         ({"default": {"BLOCK": 48}}, r"default: BLOCK=48 is not among its values \(32, 64\)"),
         ({"variants": {"naive": {"BLOCK": 7}}}, r"variant naive: BLOCK=7 is not among its values"),
-        ({"variants": {"best": {}}}, r"variant 'best' has another meaning"),
+        ({"variants": {"best": {}}}, r"variant 'best' is reserved"),
         (
             {"source": "my-kernel.cu"},
             r"kernel name 'my-kernel': a letter, ",
@@ -75,7 +75,7 @@ def test_a_declaration_reads_back():
         ({"name": "k" * 101}, r"100 at most"),
         ({"BLOCK__X": (1,)}, r"parameter 'BLOCK__X': .*single underscores"),
         ({"problems": [Problem(n_=1, n=1)]}, r"problem field 'n_': "),
-        ({"problems": [Problem(arch=1)]}, r"problem field 'arch' has another meaning"),
+        ({"problems": [Problem(arch=1)]}, r"problem field 'arch' is reserved"),
         (
             {"KIND": ("X",), "KIND_X": (1,)},
             r"the macro KIND_X has two meanings",
@@ -85,7 +85,7 @@ def test_a_declaration_reads_back():
         ({"layout": {"offset_x": -1}}, r"layout field offset_x=-1: at least 0 elements past"),
         (
             {"layout": {"lda": 0}, "problems": [Problem(n=64, lda=65)]},
-            r"problem \(n=64, lda=65\): .*; give edge_problems other values of lda",
+            r"problem \(n=64, lda=65\): .*; give other values of lda in edge_problems",
         ),
     ],
 )

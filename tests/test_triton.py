@@ -78,9 +78,9 @@ def test_load_plans_the_launch_of_what_was_compiled(kernel, columns, passed):
         (
             "columns,",
             "columns: tl.int64,",
-            "columns is annotated as i64, and its launch passes i32",
+            "columns is annotated as i64, but its launch passes i32",
         ),
-        ("@triton.jit", "", "softmax_rows is no function with the decorator @triton.jit"),
+        ("@triton.jit", "", "softmax_rows is not a function with the decorator @triton.jit"),
     ],
 )
 def test_what_triton_rejects_is_one_line(kernel, capfd, old, new, message):
@@ -109,9 +109,9 @@ def test_options_are_tritons(kernel):
     job = compile_job(kernel, configuration(kernel), PROBLEM, for_arch("sm_90"))
     few = compile_text(kernel, job, job.source, ("maxnreg=24",)).entries[0]
     assert few.registers <= 24
-    with pytest.raises(CompileError, match="launch_pdl, which no launch here provides"):
+    with pytest.raises(CompileError, match="needs launch_pdl, which launches here"):
         compile_text(kernel, job, job.source, ("launch_pdl=True",))
-    with pytest.raises(CompileError, match="option '-O3': expected one of Triton's"):
+    with pytest.raises(CompileError, match="option '-O3': expected an option of Triton"):
         compile_text(kernel, job, job.source, ("-O3",))
 
 
@@ -196,7 +196,9 @@ def test_an_error_in_a_called_function_is_one_line(two):
 
 def test_a_function_that_the_source_does_not_name_is_refused(tmp_path):
     kernel = load_file(write_two_functions(tmp_path, (",part_sums", "")))
-    with pytest.raises(SpecError, match="no function part_sums among those of the source: 'FILE:"):
+    with pytest.raises(
+        SpecError, match="the source has no function part_sums; name all functions: 'FILE:"
+    ):
         compile_job(kernel, kernel.default(), Problem(n=1000), for_arch("sm_90"))
 
 

@@ -608,7 +608,7 @@ def test_an_exported_interpreter_hinders_no_compiling(add_file):
     done = subprocess.run(
         [sys.executable, "-c", program], env=environ, capture_output=True, text=True
     )
-    assert "Triton interprets and does not compile; unset TRITON_INTERPRET" in done.stderr
+    assert "Triton interprets instead of compiling; unset TRITON_INTERPRET" in done.stderr
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])

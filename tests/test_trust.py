@@ -75,27 +75,27 @@ def others_folder(folder, give):
 def open_file(folder, _):
     file = write_space(folder, RUN)
     file.chmod(0o666)
-    return file, f"anybody may write it, and scale.py is code; run: chmod go-w {file}"
+    return file, f"all users may write it, and scale.py is code; run: chmod go-w {file}"
 
 
 def open_parent(folder, _):
     file = write_space(folder, RUN)
     folder.chmod(0o777)
-    return file, f"anybody may write it, and scale.py is code; run: chmod go-w {folder}"
+    return file, f"all users may write it, and scale.py is code; run: chmod go-w {folder}"
 
 
 def link_in_an_open_folder(folder, _):
     (folder / "open").mkdir()
     (folder / "open" / "link.py").symlink_to(write_space(folder, RUN))
     (folder / "open").chmod(0o777)
-    return folder / "open" / "link.py", "open: anybody may write it, and link.py is code"
+    return folder / "open" / "link.py", "open: all users may write it, and link.py is code"
 
 
 def link_to_an_open_folder(folder, _):
     (folder / "open").mkdir()
     (folder / "link.py").symlink_to(write_space(folder / "open", RUN))
     (folder / "open").chmod(0o777)
-    return folder / "link.py", "open: anybody may write it"
+    return folder / "link.py", "open: all users may write it"
 
 
 def others_link(folder, give):
@@ -120,7 +120,7 @@ ATTACKS = [
 def test_a_space_file_that_others_may_change_is_not_run(tmp_path, monkeypatch, give, attack):
     """By its path and, where its folder is listed in AUTOTUNE_PATH, by its name."""
     file, message = attack(tmp_path, give)
-    message = message if IS_ROOT else "belongs to|anybody may write it"
+    message = message if IS_ROOT else "belongs to|all users may write it"
     with pytest.raises(SpecError, match=message) as caught:
         load_file(file)
     assert "set AUTOTUNE_TRUST=" in str(caught.value) and "\n" not in str(caught.value)
@@ -128,7 +128,7 @@ def test_a_space_file_that_others_may_change_is_not_run(tmp_path, monkeypatch, g
     with pytest.raises(SpecError, match=message):
         find_kernel(file.stem)
     (listed,) = (listing for listing in listings() if listing.name == file.stem)
-    assert listed.broken and listed.doc.startswith("not run: ")
+    assert listed.broken and listed.doc.startswith("not allowed to run: ")
     found = list(checks.spaces(Nvidia(present=False)))
     assert {finding.state for finding in found} == {"bad"}
     assert all(finding.remedy.startswith(("chmod ", "export AUTOTUNE_TRUST=")) for finding in found)
@@ -144,7 +144,7 @@ def test_a_source_or_include_that_others_may_change_is_not_compiled(tmp_path, gi
     (folder / "scale.cu").write_text(f'#include "scale.h"\n{SOURCE}')
     (folder / name).chmod(0o666) if way == "open" else give(folder / name)
     where = name if way == "open" or IS_ROOT else ""
-    with pytest.raises(SpecError, match=f"{where}: (anybody may write it|belongs to).*is code"):
+    with pytest.raises(SpecError, match=f"{where}: (all users may write it|belongs to).*is code"):
         source_fingerprint(kernel)
 
 
@@ -159,7 +159,7 @@ def test_a_module_that_others_may_change_is_not_run(tmp_path, give, name, way):
     if name == "_tables/inner.py":
         (module.parent / "__init__.py").write_text("from .inner import FACTOR\n")
     module.chmod(0o666) if way == "open" else give(module)
-    with pytest.raises(SpecError, match=r"anybody may write it|belongs to"):
+    with pytest.raises(SpecError, match=r"all users may write it|belongs to"):
         load_file(file)
     assert nothing_ran(tmp_path)
 
@@ -185,7 +185,7 @@ def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, 
     module.chmod(0o666)
     library = str(tmp_path / "library")
     add = f"import sys\n\nsys.path.insert(0, {library!r})\n{way}\n"
-    with pytest.raises(SpecError, match=r"inner\.py: anybody may write it"):
+    with pytest.raises(SpecError, match=r"inner\.py: all users may write it"):
         load_file(write_space(tmp_path, ("FACTOR = 3", f"{add}\nFACTOR = 3")))
     assert nothing_ran(tmp_path)
 
@@ -324,7 +324,7 @@ def test_other_processes_have_the_rule_and_the_trust(tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path / "trusted"))
     with ChildActor() as child:
         assert child.ask(refusal, files[0], timeout_s=60) == ""
-        assert "anybody may write it" in child.ask(refusal, files[1], timeout_s=60)
+        assert "all users may write it" in child.ask(refusal, files[1], timeout_s=60)
 
 
 def test_trust_on_the_command_line(tmp_path, monkeypatch, capsys):

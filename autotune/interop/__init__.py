@@ -1,5 +1,5 @@
-"""Other tuners: reads and writes their measurements, and turns their scripts into space files.
+"""Exchange with other tuners: reads and writes their measurements, and converts their scripts.
 
-Public modules: `formats` (Kernel Tuner's caches and T4 results), `exchange` (what a person imported, and
-what the results store has), `script` (Kernel Tuner scripts).
+Public modules: `formats` (Kernel Tuner's caches and T4 results), `exchange` (imported measurements, and
+exports of the results store), `script` (space files from Kernel Tuner scripts).
 """

@@ -1,7 +1,7 @@
-"""Measurements that come from other tools, and those of the results store that go to them.
+"""Imports measurements of other tools, and exports measurements of the results store.
 
-Imported measurements were not verified here. They are never rows of the store, records, or an answer of
-lookup. A search measures and verifies what it takes from them.
+Imported measurements were not verified here, so they never become rows of the store, records or answers
+of lookup. A search only takes configurations from them, which it measures and verifies itself.
 """
 
 from __future__ import annotations
@@ -22,17 +22,21 @@ from autotune.measure.timing import Timing
 from autotune.store import Row, Store
 from autotune.values import Configuration, Problem
 
-#: How many of the best are tried first: of each recording on another problem than its own, and in all.
-_BEST_OF_EACH, _MOST = 3, 12
-#: Of a kernel's name, in the name of a file.
-_MOST_LETTERS = 80
+#: Imported configurations that a search tries first at most.
+_MAX_FIRST = 12
+#: Configurations taken from each imported problem, for a search on another problem.
+_MAX_PER_PROBLEM = 3
+#: Characters of a kernel's name to use in the name of a file.
+_MAX_PREFIX = 80
 
 
 def keep_results(file: Path, labels: Labels) -> tuple[Path, Results]:
-    """Keep what a file measured as T4 results under its labels; return where, and what it holds."""
+    """Copy the measurements of a file as T4 results; return the copy's path and the results."""
     found = read_results(file, labels)
     folder, digest = data_folder("imported"), sha256(content_of(file)).hexdigest()[:16]
-    for before in folder.glob(f"*-{digest}.json"):  # it may have been called otherwise
+    for before in folder.glob(
+        f"*-{digest}.json"
+    ):  # an earlier import may have had another kernel name
         before.unlink()
     place = folder / f"{_prefix(found.kernel)}-{digest}.json"
     write_atomically(place, t4_text(found).encode())
@@ -40,49 +44,53 @@ def keep_results(file: Path, labels: Labels) -> tuple[Path, Results]:
 
 
 def imported(kernel: str) -> list[Results]:
-    """Read what was imported of a kernel, the newest file first; damaged ones with a warning."""
+    """Return the imported results of a kernel, newest file first; warn about damaged files."""
     files = Path(data_path("imported")).glob(f"{_prefix(kernel)}-*.json")
     found: list[Results] = []
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns, reverse=True):
         try:
             found.append(read_results(file))
         except RecordError as error:
-            warnings.warn(f"left out: {error}; or delete it", stacklevel=2)
+            warnings.warn(f"import left out: {error}; or delete the file", stacklevel=2)
     return [results for results in found if results.kernel == kernel]
 
 
 def first_to_try(kernel: str) -> tuple[tuple[Problem, Configuration], ...]:
-    """Return the best of what was imported of a kernel, each with its problem.
+    """Return the fastest imported configurations of a kernel, each with its problem.
 
-    Some may be in no space of the kernel.
+    The kernel's space may not contain all of them.
     """
     return tuple(
-        (results.problem, found.configuration)
+        (results.problem, measurement.configuration)
         for results in imported(kernel)
-        for found in results.best(_MOST)
+        for measurement in results.best(_MAX_FIRST)
     )
 
 
 def first_on(
     problem: Problem, imported: Iterable[tuple[Problem, Configuration]]
 ) -> tuple[Configuration, ...]:
-    """Return what to try first on a problem: its best imported ones, else some of each other problem."""
+    """Return the imported configurations to try first on a problem.
+
+    They are the fastest on this problem. If there are none, they are the fastest few on each other one.
+    """
     found: dict[Problem, list[Configuration]] = {}
-    for theirs, configuration in imported:
-        found.setdefault(theirs, []).append(configuration)
-    best = found.get(problem) or [c for each in found.values() for c in each[:_BEST_OF_EACH]]
-    return tuple(dict.fromkeys(best))[:_MOST]
+    for measured, configuration in imported:
+        found.setdefault(measured, []).append(configuration)
+    others = (c for group in found.values() for c in group[:_MAX_PER_PROBLEM])
+    return tuple(dict.fromkeys(found.get(problem) or others))[:_MAX_FIRST]
 
 
 def _prefix(kernel: str) -> str:
-    return quote(kernel, "")[:_MOST_LETTERS]
+    return quote(kernel, "")[:_MAX_PREFIX]
 
 
 def measurements_by_folder(store: Store, kernel: Kernel, device: str | None) -> dict[str, Results]:
-    """Return the measurements of a kernel by folder: device, problem, and timing if not cold.
+    """Return the measurements of a kernel by folder: device, problem, and timing if it is not cold.
 
-    They are of one source, since times of several do not compare: the declared one where that was
-    measured, else the latest. Rows with other parameters are of another kernel of that name.
+    A folder has the measurements of one source text, because times of different texts do not compare. It
+    is the current text if it was measured, else the last measured text. Rows with other parameters belong
+    to another kernel of that name.
     """
     source = source_fingerprint(kernel)
     groups: dict[tuple[str, Problem, str], list[Row]] = {}
@@ -92,13 +100,13 @@ def measurements_by_folder(store: Store, kernel: Kernel, device: str | None) -> 
             groups.setdefault(key, []).append(row)
     if not groups:
         raise UsageError(
-            f"{kernel.name}: nothing with the parameters of {kernel.file} measured yet; run: "
+            f"{kernel.name}: the store has no measurements with the parameters of {kernel.file}; run: "
             f"autotune run {kernel.name}"
         )
     found: dict[str, Results] = {}
     for key, group in groups.items():
         folder = _folder(*key)
-        while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
+        while folder in found:  # x=1-y2 and y=3 have the folder of x=1 and y=2-y3
             folder += "_"
         last = next((row for row in group if row.source == source), group[-1])
         scopes = [row.scope for row in group if row.source == last.source]

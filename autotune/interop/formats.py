@@ -1,7 +1,7 @@
-"""Kernel Tuner's cache files and FAIR autotuning's T4 results: one schema, to read and to write.
+"""Reads and writes Kernel Tuner's cache files and FAIR autotuning's T4 results.
 
-T4: github.com/odgaard/TuningSchema, as Kernel Tuner 1.5 ships it. The cache:
-`kernel_tuner.util.process_cache`. The problem's fields stand in files of ours as ``problem``, which
+Source of T4: github.com/odgaard/TuningSchema, as Kernel Tuner 1.5 ships it. Source of the cache format:
+`kernel_tuner.util.process_cache`. Files written here name the problem's fields in ``problem``, which
 other tools ignore.
 """
 
@@ -30,7 +30,7 @@ ParameterValue: TypeAlias = bool | int | float | str
 Lists: TypeAlias = dict[str, list[ParameterValue]]
 Time: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=sys.float_info.max)]
 Duration: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=sys.float_info.max)]
-#: Kernel Tuner's own misspelling is in published files.
+#: Published files have Kernel Tuner's misspelling "miliseconds".
 TimeUnit: TypeAlias = Literal["", "ms", "milliseconds", "miliseconds", "s", "seconds"]
 Invalidity: TypeAlias = Literal[
     "correct", "timeout", "compile", "runtime", "correctness", "constraints"
@@ -43,7 +43,7 @@ class CacheFile(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
     device_name: str | None = None
     kernel_name: str | None = None
     problem_size: int | float | str | list[int | float | str] | None = None
-    #: Ours: the problem's fields by name.
+    #: The problem's fields by name; only files written here have them.
     problem: dict[str, int | str] = {}
     tune_params_keys: list[str] = []
     tune_params: Lists = {}
@@ -55,7 +55,7 @@ class CacheFile(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown
 class CacheRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A row of a cache, without its parameters and metrics; durations are milliseconds."""
 
-    #: A failure class of Kernel Tuner in place of the time of a failed configuration.
+    #: The time, or the failure class of a failed configuration.
     time: Time | str | None = None
     times: tuple[Time, ...] = ()
     error: str = msgspec.field(name="__error__", default="")
@@ -75,8 +75,9 @@ class T4Metric(msgspec.Struct):
 class T4Times(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Durations of a T4 result, in the file's unit."""
 
-    #: The schema has the first name, Kernel Tuner writes the second.
+    #: The schema's name of the compile time.
     compilation_time: Duration = 0.0
+    #: Kernel Tuner's name of the compile time.
     compilation: Duration = 0.0
     benchmark: Duration = 0.0
     validation: Duration = 0.0
@@ -121,25 +122,25 @@ _STATUSES: dict[Invalidity, tuple[Status, str]] = {
     "correctness": (Status.WRONG_RESULT, "computed something else"),
     "constraints": (Status.PRUNED, "breaks a constraint"),
 }
-#: Of every other status ``correctness``.
+#: Invalidity of each status; ``correctness`` for a status that is not listed.
 _INVALIDITY: dict[Status, Invalidity] = {
     **{status: word for word, (status, _) in _STATUSES.items()},
     Status.STOPPED_EARLY: "correct",
     Status.CRASHED: "runtime",
 }
-#: Kernel Tuner's failure classes; of all others RuntimeFailedConfig.
+#: Failure class of each invalidity; RuntimeFailedConfig for an invalidity that is not listed.
 _FAILURES: dict[Invalidity, str] = {
     "correct": "",
     "constraints": "InvalidConfig",
     "compile": "CompilationFailedConfig",
 }
-#: Versions of Kernel Tuner before 0.4 wrote this time for every failure.
+#: Time that Kernel Tuner before 0.4 wrote for every failure.
 _FAILED_TIME = 1e20
-#: Names in a row of a cache, which Kernel Tuner lists among T4's measurements, that are no metric.
+#: Members of a cache row that are not metrics, although Kernel Tuner lists them among T4's measurements.
 _NO_METRIC = frozenset(CacheRow.__struct_encode_fields__) | {"strategy_time", "framework_time"}
-#: Most bytes of a file that is imported, unpacked: a million configurations of a cache.
+#: Limit for an unpacked file in bytes: room for a million configurations of a cache.
 MAX_BYTES = 256 << 20
-#: Milliseconds of a unit; of the others one.
+#: Milliseconds per unit; 1 for a unit that is not listed.
 _MS: dict[TimeUnit, float] = {"s": 1e3, "seconds": 1e3}
 _REMEDY = "record the space again, or take another copy of the file"
 
@@ -157,25 +158,25 @@ def _finite(values: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Results:
-    """All that was measured of one kernel on one problem and device."""
+    """The measurements of a kernel on one problem and device."""
 
     kernel: str
     device_name: str
     problem: Problem
-    #: Declared values of each parameter; if there are none, the measured ones.
+    #: Values of each parameter: the declared ones, or the measured ones if the file declares none.
     parameters: Mapping[str, tuple[Value, ...]]
     measurements: Sequence[Measurement]
-    #: When each was measured, ISO 8601; empty if not known.
+    #: Time of each measurement, ISO 8601; empty if unknown.
     timestamps: Sequence[str]
 
     def best(self, count: int) -> list[Measurement]:
-        """Return the fastest that did not fail, best first."""
+        """Return at most ``count`` successful measurements, fastest first."""
         timed = [found for found in self.measurements if found.status is Status.OK]
         return sorted(timed, key=lambda found: found.median_ms or 0.0)[:count]
 
 
 def t4_text(results: Results) -> str:
-    """Return a file of T4 results, one per measurement; times are milliseconds, as Kernel Tuner's."""
+    """Return the text of a T4 file; times are milliseconds, as in Kernel Tuner's files."""
     metadata = T4Metadata(
         timeunit="milliseconds",
         kernel=results.kernel,
@@ -202,10 +203,10 @@ def cache_text(results: Results) -> str:
     )
     lines = []
     for measurement, timestamp in zip(results.measurements, results.timestamps, strict=True):
-        # Empty where the configuration's source does not have a parameter.
+        # A parameter that the configuration's source lacks is an empty part of the key.
         key = ",".join(str(measurement.configuration.get(name, "")) for name in results.parameters)
         lines.append(f"{json.dumps(key)}: {json.dumps(_cache_row(measurement, timestamp))}")
-    # Kernel Tuner takes a file for closed only if it ends in exactly "}\n}".
+    # Kernel Tuner treats a file as closed only if it ends in exactly "}\n}".
     text = json.dumps(msgspec.to_builtins(document), indent=1)[:-4]
     return text + "{\n" + ",\n".join(lines) + "}\n}"
 
@@ -252,7 +253,7 @@ def _t4_row(measurement: Measurement, timestamp: str) -> T4Row:
 
 @dataclass(frozen=True)
 class Labels:
-    """Names that a person gives to a file that lacks them or has others."""
+    """Names from the command line, in place of those in a file."""
 
     kernel: str = ""
     device: str = ""
@@ -260,7 +261,8 @@ class Labels:
 
 
 def content_of(path: Path) -> bytes:
-    """Return the content of a file, unpacked, of at most `MAX_BYTES`; a pipe would be waited for."""
+    """Return the content of a file, unpacked; `RecordError` above `MAX_BYTES`."""
+    # Opening a pipe would wait for a writer.
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise RecordError(f"{path}: cannot be read (not a file); check the path")
     try:
@@ -271,7 +273,7 @@ def content_of(path: Path) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or f"the gzip data is damaged: {error}"
         raise RecordError(
-            f"{path}: cannot be read ({why}); check it, or take another copy"
+            f"{path}: cannot be read ({why}); check it, or use another copy"
         ) from None
     if len(content) > MAX_BYTES:
         raise RecordError(f"{path}: more than {MAX_BYTES >> 20} MiB unpacked; import a part of it")
@@ -279,10 +281,10 @@ def content_of(path: Path) -> bytes:
 
 
 def read_results(path: Path, labels: Labels | None = None) -> Results:
-    """Read a cache file, closed or not, or a file of T4 results, gzipped or not.
+    """Read a cache file, closed or open, or a T4 file; both may be gzipped.
 
-    The problem has the recorded size as ``x``, ``y``, ``z``, unless the file names its fields. Of several
-    results of one configuration the last counts.
+    The problem is the recorded size as ``x``, ``y``, ``z``, unless the file names the problem's fields.
+    If a configuration has several results, the last counts.
     """
     content, stem = content_of(path), path.name.split(".")[0]
     try:
@@ -291,7 +293,7 @@ def read_results(path: Path, labels: Labels | None = None) -> Results:
         if not rows or not lists:
             raise ValueError("no configuration was recorded")
         if any(row.configuration.keys() != lists.keys() for row in rows):
-            raise ValueError(f"not every configuration has {', '.join(lists)}")
+            raise ValueError(f"a configuration has other parameters than {', '.join(lists)}")
     except (ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise RecordError(f"{path}: {error}; {_REMEDY}") from None
     layers = [labels or Labels(), own, Labels(stem, stem)]
@@ -317,20 +319,19 @@ def _document(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        try:  # a cache that tuning still appends to gets its last braces at the end
+        try:  # Kernel Tuner writes the last braces of a cache at the end of a run
             data = json.loads(text.rstrip().rstrip(",") + "}}")
         except (ValueError, RecursionError):
-            raise ValueError(f"not JSON, or cut off ({error})") from None
+            raise ValueError(f"not JSON, or truncated ({error})") from None
     if isinstance(data, dict) and ("cache" in data or "results" in data):
         return data
     raise ValueError(
-        "not a Kernel Tuner cache (it has no object 'cache' at the top) and not T4 results "
-        "('results'); give a file that tune_kernel wrote with its argument cache=, or "
-        "store_output_file"
+        "not a Kernel Tuner cache (no top-level member 'cache') and not T4 results (no 'results'); "
+        "give a file that tune_kernel(cache=...) or store_output_file wrote"
     )
 
 
-#: What a file names, the values of its parameters, and its measurements.
+#: The names in a file, the values of its parameters, and its measurements.
 _Read: TypeAlias = tuple[Labels, Lists, list[Measurement]]
 
 
@@ -354,7 +355,7 @@ def _read_cache(document: dict[str, Any]) -> _Read:
         with _at(f"cache[{key!r}]"):
             rows.append(_measurement(_as_t4(entry, names), "ms", is_ours=bool(file.problem)))
     lists = {name: file.tune_params.get(name, []) for name in names}
-    # Kernel Tuner leaves the name of AMD devices empty.
+    # Kernel Tuner records no name for AMD devices.
     return Labels(file.kernel_name or "", file.device_name or "", problem), lists, rows
 
 
@@ -363,7 +364,7 @@ def _as_t4(entry: dict[str, Any], names: Sequence[str]) -> T4Row:
     failure = row.error or (row.time if isinstance(row.time, str) else "")
     words = {name: word for word, name in _FAILURES.items()}
     values = {name: value for name, value in entry.items() if name in names}
-    metrics = [T4Metric(*each) for each in entry.items() if each[0] not in names]
+    metrics = [T4Metric(name, value) for name, value in entry.items() if name not in names]
     return T4Row(
         configuration=msgspec.convert(values, dict[str, ParameterValue]),
         times=T4Times(
@@ -393,7 +394,7 @@ def _measurement(row: T4Row, unit: TimeUnit, is_ours: bool) -> Measurement:
     known = {metric.name: metric for metric in row.measurements}
     is_wrong = row.invalidity == "correct" and row.correctness == 0
     status, what = _STATUSES["correctness" if is_wrong else row.invalidity]
-    # Other tools keep the first sample, which runs cold and is up to 6 % off.
+    # Other tools keep the first sample, which runs on a cold device and is up to 6 % off.
     samples, times_unit = row.times.runtimes if is_ours else row.times.runtimes[1:], unit
     if status is Status.OK and not row.times.runtimes:
         if "time" not in known:

@@ -1,7 +1,8 @@
-"""Space files from a person's script for Kernel Tuner, which runs with a stand-in for `tune_kernel`.
+"""Converts a script for Kernel Tuner to space files: runs it with a stand-in for `tune_kernel`.
 
-The script runs in a child process. The stand-in takes the real arguments of each call and describes them
-in the words of a space file; what needs a hand is a TODO. The text is in ``ported.py.j2``.
+The script runs in a child process. The stand-in receives the arguments of each call and converts them
+to the parts of a space file. A part that it cannot convert becomes a TODO. The template of the file is
+``ported.py.j2``.
 """
 
 from __future__ import annotations
@@ -40,31 +41,35 @@ _POSITIONS = (
     *("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params"),
     *("grid_div_x", "grid_div_y", "grid_div_z", "restrictions", "answer", "atol", "verify"),
 )
-#: A block where no parameter has its sizes. Source: Kernel Tuner 1.5.0, util.py.
+#: Default block size in threads, by parameter name. Source: Kernel Tuner 1.5.0, util.py.
 _BLOCK = {"block_size_x": 256, "block_size_y": 1, "block_size_z": 1}
+#: Backend of each value of the argument ``lang``.
 _BACKENDS = dict.fromkeys(("CUDA", "CUPY", "NVCUDA", "PYCUDA"), "cuda") | {"OPENCL": "opencl"}
-#: Arguments of `tune_kernel` that say how to run, not what to tune.
-_OF_A_RUN = ("strategy", "strategy_options", "metrics", "observers", "objective", "cache", "verify")
+#: Arguments of `tune_kernel` that configure the run, and so are not part of a space file.
+_RUN_OPTIONS = (
+    *("strategy", "strategy_options", "metrics", "observers", "objective", "cache", "verify"),
+)
 #: Functions that a rule or size may call.
 _CALLABLE = ("min", "max", "abs", "len", "int", "round")
-#: A smaller number divides a size by chance, or is a size of its own.
-_LEAST_SIZE = 64
-#: Most bytes of a script.
+#: Array sizes up to this stay numbers, and scalars up to this do not become problem fields.
+#: A small number divides the sizes of arrays by chance.
+_MAX_FIXED_SIZE = 64
+#: Limit for a script in bytes.
 _MAX_BYTES = 16 << 20
 
 
 def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[str]]:
-    """Run a script; write ``spaces/NAME.py`` and its source in ``kernels`` for each `tune_kernel`.
+    """Run a script; write ``spaces/NAME.py`` and a source in ``kernels`` for each call of `tune_kernel`.
 
     Returns
     -------
     tuple of list of Path and list of str
-        The files, and a line for each TODO.
+        The written files, and a line for each TODO.
     """
     if not script.is_file():
         raise UsageError(f"{script}: no such file")
     if script.stat().st_size > _MAX_BYTES:
-        raise UsageError(f"{script}: more than {_MAX_BYTES >> 20} MiB, so no script")
+        raise UsageError(f"{script}: larger than {_MAX_BYTES >> 20} MiB; give a Python script")
     refuse_foreign(script)
     calls = _calls_of(script)
     if name and len(calls) > 1:
@@ -81,7 +86,7 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
         texts[into / "kernels" / call["source"]] = call["text"]
     for place, text in texts.items():
         if place.exists() and place.read_text(encoding="utf-8") != text:
-            raise UsageError(f"{place} is there already; remove it, or write --into another folder")
+            raise UsageError(f"{place} exists; remove it, or write --into another folder")
     for place, text in texts.items():
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
@@ -101,7 +106,7 @@ def _space_text(fields: Mapping[str, Any]) -> str:
 
 
 def _calls_of(script: Path) -> list[dict[str, Any]]:
-    """Run a script, its output on stderr; return what its calls of `tune_kernel` were given."""
+    """Run a script with its output on stderr; return descriptions of its calls of `tune_kernel`."""
     child = (
         "import sys; sys.path.append(sys.argv.pop()); from autotune.interop.script import take_calls; "
         "take_calls(*sys.argv[1:])"
@@ -116,7 +121,7 @@ def _calls_of(script: Path) -> list[dict[str, Any]]:
             stdout=2,
             check=False,
         )
-        text = answer.read_text() if answer.exists() else '{"refused": "it crashed"}'
+        text = answer.read_text() if answer.exists() else '{"refused": "the script crashed"}'
     found: dict[str, Any] = json.loads(text)
     if found["refused"]:
         raise UsageError(f"{script.name}: {found['refused']}")
@@ -124,7 +129,7 @@ def _calls_of(script: Path) -> list[dict[str, Any]]:
 
 
 def take_calls(script: str, answer: str) -> None:
-    """Run a script in this process; write its calls of `tune_kernel` to a file, as JSON."""
+    """Run a script in this process; write descriptions of its calls of `tune_kernel` as JSON."""
     stand_in, ended = _StandIn(), ""
     sys.meta_path.insert(0, stand_in)
     sys.argv = [script]
@@ -134,18 +139,18 @@ def take_calls(script: str, answer: str) -> None:
         runpy.run_path(script, run_name="__main__")
     except BaseException as error:
         if not isinstance(error, SystemExit) or error.code:
-            ended = " ".join(f"; it ended by {type(error).__name__}: {error}".split())
+            ended = " ".join(f"; it ended with {type(error).__name__}: {error}".split())
     calls, refused = stand_in.calls, stand_in.refused
     if not calls and not refused:
         refused = f"no call of tune_kernel{ended}"
     elif calls and ended:
-        calls[-1]["todos"].append(f"the script took no further calls{ended}")
+        calls[-1]["todos"].append(f"later calls of the script are missing{ended}")
     with stand_in.real_open(answer, "w") as file:
         json.dump({"calls": calls, "refused": refused}, file)
 
 
 class _StandIn:
-    """Kernel Tuner for a script that imports it, installed or not: only `tune_kernel` does anything."""
+    """A stand-in for the package `kernel_tuner`, installed or not; its other functions do nothing."""
 
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
@@ -154,7 +159,7 @@ class _StandIn:
         self._module = MagicMock(tune_kernel=self._tune_kernel, run_kernel=self._run_kernel)
 
     def open(self, file: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
-        """Open a file; after the first call all writing goes nowhere, since results are made up."""
+        """Open a file; discard all writes after the first call, because its results are invented."""
         if self.calls and set(mode) & set("wax+"):
             file, mode = os.devnull, mode.replace("x", "w")
         return self.real_open(file, mode, *more, **named)
@@ -172,7 +177,7 @@ class _StandIn:
         return list({**dict(zip(_POSITIONS, args, strict=False)), **named}["arguments"])
 
     def _tune_kernel(self, *args: Any, **named: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Take a call; return one result, for what the script does with it."""
+        """Record a call; return one invented result for the script to use."""
         given = {**dict(zip(_POSITIONS, args, strict=False)), **named}
         caller = sys._getframe(1)
         try:
@@ -190,14 +195,14 @@ class _StandIn:
 
 
 class _TuneCall:
-    """A call of `tune_kernel` in the words of a space file."""
+    """A call of `tune_kernel`, converted to the parts of a space file."""
 
     def __init__(self, given: Mapping[str, Any], script: Path) -> None:
         self._given, self._script = given, script
         self.todos: list[str] = []
         self._entry = str(given.get("kernel_name"))
         if not re.fullmatch(r"[\w:<>, ]+", self._entry):
-            raise UsageError(f"kernel_name {self._entry!r} is no name of a function or template")
+            raise UsageError(f"kernel_name {self._entry!r} does not name a function or template")
         self._function = self._entry.partition("<")[0].rpartition("::")[2].strip()
         named = list(given.get("block_size_names") or [])
         self._block = [*named, *list(_BLOCK)[len(named) :]][:3]
@@ -205,13 +210,13 @@ class _TuneCall:
         self._text = self._read_source()
         language = str(given.get("lang") or ("OpenCL" if "__kernel" in self._text else "CUDA"))
         if language.upper() not in _BACKENDS:
-            raise UsageError(f"lang={language!r}: only kernels in CUDA or OpenCL are tuned here")
+            raise UsageError(f"lang={language!r}: only CUDA and OpenCL kernels are supported")
         self._backend = _BACKENDS[language.upper()]
         self._arguments, self._declared = self._read_arguments()
         self._sizes, self._fields = self._read_problem()
 
     def described(self) -> dict[str, Any]:
-        """Return what the files of this call need, as JSON has it."""
+        """Return the parts of the space file and source, for JSON and the template."""
         made = {name: self._made(name, value) for name, value in self._arguments.items()}
         for name, value in (self._given.get("cmem_args") or {}).items():
             made[name] = f"Constant({self._drawn(name, value)})"
@@ -219,10 +224,12 @@ class _TuneCall:
         if not outputs:
             self.todos.append("which argument is the output? make it Out(shape) in arguments")
         has_answer = self._given.get("answer") is not None
-        hint = "as answer= of the script does" if has_answer else "the script has none"
+        hint = "see answer= of the script" if has_answer else "the script has no answer="
         self.todos.append(f"reference: compute {', '.join(outputs) or 'the output'}; {hint}")
-        if others := [name for name in _OF_A_RUN if self._given.get(name)]:
-            self.todos.append(f"{', '.join(others)}: see docs/from-kernel-tuner.md for what to use")
+        if others := [name for name in _RUN_OPTIONS if self._given.get(name)]:
+            self.todos.append(
+                f"{', '.join(others)}: docs/from-kernel-tuner.md has the replacements"
+            )
         tolerance = self._given.get("atol")
         options = map(str, self._given.get("compiler_options") or [])
         described = {
@@ -254,10 +261,12 @@ class _TuneCall:
     def _read_source(self) -> str:
         given = self._given.get("kernel_source")
         if isinstance(given, list | tuple):
-            self.todos.append(f"kernel_source: of several files the first is taken: {given[0]}")
+            self.todos.append(f"kernel_source: only the first of several files is used: {given[0]}")
             given = given[0]
         if callable(given):
-            self.todos.append("kernel_source is a function: this is its text for the first values")
+            self.todos.append(
+                "kernel_source is a function: the source is its text for the first values"
+            )
             given = given({name: values[0] for name, values in self._parameters.items()})
         text = str(given)
         if not re.search(r"[\n({]", text):
@@ -285,7 +294,7 @@ class _TuneCall:
     # ------------------------------------------------------------------ expressions
 
     def _over(self, given: Any, what: str, fallback: str, holder: str = "c.") -> str:
-        """Return a number, text or function as an expression over parameters; else the fallback."""
+        """Return a number, text or function as an expression over parameters; else add a TODO."""
         try:
             text, known = _body_of(given) if isinstance(given, FunctionType) else (str(given), {})
             return _over_parameters(text, self._parameters, known, holder)
@@ -313,10 +322,10 @@ class _TuneCall:
                 for name, value in given.items()
             ]
             return f"{{{', '.join(parts)}}}"
-        usual = {**dict(zip(self._block, _BLOCK.values(), strict=True)), "kernel_tuner": 1}
+        defaults = {**dict(zip(self._block, _BLOCK.values(), strict=True)), "kernel_tuner": 1}
         parts = [
             f"{name!r}: {size}"
-            for name, size in usual.items()
+            for name, size in defaults.items()
             if name not in self._parameters and _has_word(self._text, name)
         ]
         has_words = any(isinstance(values[0], str) for values in self._parameters.values())
@@ -344,7 +353,7 @@ class _TuneCall:
                 expressions.append("1")
         counts = [value.size for value in self._arguments.values() if isinstance(value, np.ndarray)]
         for name, value in scalars.items():
-            if value > _LEAST_SIZE and any(count % value == 0 for count in counts):
+            if value > _MAX_FIXED_SIZE and any(count % value == 0 for count in counts):
                 fields.setdefault(name, value)
         return expressions, fields or {"n": max(counts, default=1)}
 
@@ -354,8 +363,8 @@ class _TuneCall:
             divisor = self._divisor(f"grid_div_{axis}", name)
             grid.append(size if divisor == "1" else f"ceil_div({size}, {divisor})")
         block = [
-            f"c.{name}" if name in self._parameters else str(usual)
-            for name, usual in zip(self._block, _BLOCK.values(), strict=True)
+            f"c.{name}" if name in self._parameters else str(threads)
+            for name, threads in zip(self._block, _BLOCK.values(), strict=True)
         ]
         entry, shared = self._entry, self._given.get("smem_args")
         for name in self._parameters if "<" in entry else ():
@@ -371,7 +380,7 @@ class _TuneCall:
         given = self._given.get(option)
         if given is None:
             return f"c.{name}" if name in self._parameters else "1"
-        # Kernel Tuner makes an int of it.
+        # Kernel Tuner rounds the divisor down to an integer.
         factors = [re.sub("//?", "//", self._over(part, option, "1")) for part in _listed(given)]
         return " * ".join(f if re.fullmatch(r"[\w.]+", f) else f"({f})" for f in factors) or "1"
 
@@ -381,10 +390,12 @@ class _TuneCall:
         if isinstance(value, bool | int | float | np.generic):
             number = value.item() if isinstance(value, np.generic) else value
             text = f"p.{name}" if self._fields.get(name) == number else repr(number)
-            is_usual = isinstance(value, np.int32 | np.float32 | int | float)
-            return text if is_usual else f"np.{np.dtype(type(value))}({text})"
+            is_default_type = isinstance(value, np.int32 | np.float32 | int | float)
+            return text if is_default_type else f"np.{np.dtype(type(value))}({text})"
         if not isinstance(value, np.ndarray):
-            self.todos.append(f"argument {name} is no array or number: make it in arguments")
+            self.todos.append(
+                f"argument {name} is neither an array nor a number: make it in arguments"
+            )
             return "..."
         if not self._is_output(name, value):
             return self._drawn(name, value)
@@ -393,7 +404,7 @@ class _TuneCall:
         return f"InOut({self._drawn(name, value)})"
 
     def _is_output(self, name: str, value: Any) -> bool:
-        """Tell by the answers, else by const and by what the array holds: nothing."""
+        """Return whether the answers have an argument; without answers, whether it is non-const zeros."""
         answer = self._given.get("answer")
         if isinstance(answer, list | tuple) and len(answer) == len(self._arguments):
             return dict(zip(self._arguments, answer, strict=True))[name] is not None
@@ -406,7 +417,7 @@ class _TuneCall:
         chance = 0.02 + 4 / math.sqrt(value.size)
         is_float = value.dtype.kind == "f"
         if not is_float or abs(value.mean()) > chance or abs(value.std() - 1) > chance:
-            self.todos.append(f"argument {name} is drawn at random here: make the script's data")
+            self.todos.append(f"argument {name} is random here: make the script's data instead")
         if not is_float:
             return f"rng.integers(0, 2, {shape}, dtype={dtype})"
         return f"rng.standard_normal({shape}, dtype={dtype})"
@@ -416,12 +427,12 @@ class _TuneCall:
         return sizes[0] if len(sizes) == 1 else f"({', '.join(sizes)})"
 
     def _size(self, name: str, size: int) -> str:
-        """Return an array's size as a field of the problem or the product of two; else the number."""
+        """Return an array's size as a problem field or the product of two fields; else the number."""
         known = {value: f"p.{field}" for field, value in reversed(self._fields.items())}
         for (a, m), (b, n) in combinations(self._fields.items(), 2):
             known.setdefault(m * n, f"p.{a} * p.{b}")
-        if size not in known and size > _LEAST_SIZE:
-            self.todos.append(f"argument {name}: say by p what its size {size} follows from")
+        if size not in known and size > _MAX_FIXED_SIZE:
+            self.todos.append(f"argument {name}: write its size {size} in terms of p")
         return known.get(size, str(size))
 
 
@@ -431,35 +442,36 @@ class _TuneCall:
 def _over_parameters(
     text: str, parameters: Mapping[str, Any], known: Mapping[str, Any], holder: str
 ) -> str:
-    """Return an expression in names of the space file; ValueError if it has other names."""
+    """Return an expression with the names of the space file; ValueError if it has other names."""
     tree = ast.parse(text.strip(), mode="eval").body
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or (node in called and node.id in _CALLABLE):
             continue
         if node.id not in parameters and node.id not in known:
-            raise ValueError(f"{text[:80]!r} is more than an expression over parameters")
+            raise ValueError(f"{text[:80]!r} uses {node.id}, which is not a parameter")
         node.id = holder + node.id if node.id in parameters else repr(known[node.id])
     return ast.unparse(tree)
 
 
 def _body_of(function: FunctionType) -> tuple[str, dict[str, Any]]:
-    """Return the expression that a function returns, and the values of other names in it."""
+    """Return the expression that a function returns, and the values of the outer names in it."""
     code, bodies = function.__code__, []
     for node in ast.walk(ast.parse(Path(code.co_filename).read_text(encoding="utf-8"))):
         match node:
             case ast.Lambda(_, body) if code.co_name == "<lambda>":
-                is_it = True
+                is_named = True
             case ast.FunctionDef(name, body=[*_, ast.Return(ast.expr() as body)]):
-                # A docstring may stand before it, and nothing else.
-                is_it = name == code.co_name and len(node.body) - bool(ast.get_docstring(node)) == 1
+                # The body is the return statement, after an optional docstring.
+                count = len(node.body) - bool(ast.get_docstring(node))
+                is_named = name == code.co_name and count == 1
             case _:
                 continue
-        if is_it and node.lineno == code.co_firstlineno:
+        if is_named and node.lineno == code.co_firstlineno:
             bodies.append(ast.unparse(body))
     if len(bodies) != 1:
         raise ValueError(
-            f"{function.__name__} is no function of one expression, or not alone there"
+            f"{function.__name__} is not a function of one expression, or shares its line with another"
         )
     found = inspect.getclosurevars(function)
     known = {
@@ -475,7 +487,7 @@ def _body_of(function: FunctionType) -> tuple[str, dict[str, Any]]:
 
 
 def _listed(given: Any) -> list[Any]:
-    """Return a list or tuple as a list, None as none, and anything else as the one of a list."""
+    """Return a list or tuple as a list, None as an empty list, any other value as a list of one."""
     return list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
 
 

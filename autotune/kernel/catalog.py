@@ -1,6 +1,7 @@
-"""Finds space files, and loads the `Kernel` of one.
+"""Finds space files and loads their kernels.
 
-Listing reads names and docstrings and runs nothing, so that a broken file affects no other.
+Listing only reads names and docstrings and does not run the files. So a broken file does not affect
+other files.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from autotune.project import STUDY, space_places
 
 @dataclass(frozen=True)
 class Listing:
-    """A kernel as a list shows it."""
+    """An entry in the list of kernels."""
 
     name: str
     file: Path
-    #: First line of the file's docstring, or why it cannot be used.
+    #: First line of the file's docstring, or the reason that the file is broken.
     doc: str
     broken: bool = False
 
     @property
     def teaches(self) -> bool:
-        """True for one of the bundled kernels that show one effect each."""
+        """True for a study kernel: a bundled kernel that demonstrates one effect."""
         return self.file.parent == Path(bundled_path(STUDY))
 
 
 def bundled_folder(kind: str) -> Path:
-    """Return the folder of ``kernels``, ``spaces`` or ``reports`` that ships with the package."""
+    """Return the folder ``kernels``, ``spaces`` or ``reports`` of the package."""
     return Path(bundled_path(kind))
 
 
 def space_folders(spaces: Path | None = None) -> list[Path]:
-    """Return the folders to look for space files in, nearest first, as they were named."""
+    """Return the folders to search for space files, nearest first; links are not followed."""
     if spaces is not None and not spaces.is_dir():
         raise UsageError(f"--spaces {spaces}: not a folder")
     named: dict[Path, Path] = {}
@@ -53,12 +54,12 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:
-    """Return every kernel that can be named; the nearest of two with one name."""
+    """Return every kernel that can be found by name; of kernels with one name, the nearest."""
     return [_listing(file) for _, file in sorted(space_files(spaces).items())]
 
 
 def space_files(spaces: Path | None = None) -> dict[str, Path]:
-    """Return the space file of every kernel that can be named, without reading it."""
+    """Return the space file of every kernel by name, without reading the files."""
     found: dict[str, Path] = {}
     for folder in space_folders(spaces):
         for file in folder.glob("*.py"):
@@ -68,9 +69,9 @@ def space_files(spaces: Path | None = None) -> dict[str, Path]:
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
-    """Import the space file of a kernel, given by name or path; return its validated `Kernel`.
+    """Run the space file of a kernel, given by name or path; return its validated `Kernel`.
 
-    ``FILE.py:FUNCTION`` is the kernel of a decorated function; see `autotune.triton`.
+    ``FILE.py:FUNCTION`` names the kernel of a decorated function; see `autotune.triton`.
     """
     file_name, _, function = name.rpartition(":")
     if file_name.endswith(".py"):
@@ -86,7 +87,7 @@ def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
 
 
 def known_kernel(name: str, spaces: Path | None = None) -> Kernel | None:
-    """Return the kernel of a name that may come from a record; None where there is none."""
+    """Return the kernel with a name, which may come from a record; None if there is no such kernel."""
     file = space_files(spaces).get(name)
     return load_file(file) if file else None
 
@@ -110,7 +111,7 @@ def load_file(file: Path) -> Kernel:
 
 
 def _run(file: Path) -> ModuleType:
-    """Run a person's file; return its module."""
+    """Run a file of the user; return its module."""
     refuse_foreign(file)
     file = file.resolve()
     try:
@@ -120,16 +121,16 @@ def _run(file: Path) -> ModuleType:
         raise
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
-    except BaseException as error:  # SystemExit, and what no code should raise
+    except BaseException as error:  # SystemExit too
         kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
         place = line_of(error, str(file))
         raise SpecError(f"{file.name}: {kind}{error}{place}") from error
 
 
 def is_of_file(kernel: Kernel) -> bool:
-    """Return whether a kernel is identified by its file, not by its functions as a script's is.
+    """Return whether the file identifies a kernel; its functions identify a kernel of a script.
 
-    The file is a space file, or a module that declares no other kernel. A script that is run may be one.
+    The file is a space file, or a module that declares no other kernel. A script may be a space file too.
     """
     if kernel.file is None:
         return False
@@ -152,7 +153,7 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
     named = [kernel for kernel in own if kernel.name == file.stem] or own
     if len(named) != 1:
         remedy = f"write {file.stem} = autotune.Kernel({file.stem + '.cu'!r}, ...)"
-        kinds = ((getattr(each, "name", ""), type(each).__module__) for each in values)
+        kinds = ((getattr(value, "name", ""), type(value).__module__) for value in values)
         if functions := [name for name, module in kinds if module == "autotune.triton.decorator"]:
             remedy = f"for a decorated function name {file.name}:{functions[0]}"
         raise SpecError(f"{file.name}: declares {len(named)} kernels, expected one; {remedy}")
@@ -162,7 +163,9 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
 def _listing(file: Path) -> Listing:
     try:
         if fault := fault_of(file):
-            return Listing(file.stem, file, f"not run: {fault.place}: {fault.what}", True)
+            return Listing(
+                file.stem, file, f"not allowed to run: {fault.place}: {fault.what}", True
+            )
         tree = ast.parse(file.read_text(encoding="utf-8-sig"))
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)

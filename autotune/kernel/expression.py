@@ -1,8 +1,9 @@
 """Integer expressions over problem fields, traced from ordinary Python arithmetic.
 
-A launch function is called with `Symbol` fields and returns expressions, which records and C++ headers
-hold. Their stored form is JSON: an integer, a field name, or ``[operator, operand, operand]``. Stored
-expressions are walked, never run as code. Standard library only: `autotune.lookup` imports this.
+Tracing calls a launch function with `Symbol` fields; it returns expressions, which records and C++ headers
+store. The stored form is JSON: an integer, a field name, or ``[operator, operand, operand]``. Stored
+expressions are interpreted, never run as code. `autotune.lookup` imports this module, so it only uses the
+standard library.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 Json: TypeAlias = "int | str | list[Json]"
 
-#: Operators of the stored form. Division and remainder round towards minus infinity, as Python's.
+#: Operators of the stored form. Division and remainder round towards minus infinity, as in Python.
 OPERATORS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -28,12 +29,12 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: int(bool(a) and bool(b)),
 }
 
-#: Largest integer of an expression that is walked in 64 bits, either sign.
+#: Largest magnitude of a value: expressions are evaluated in 64 bits.
 MAX_INTEGER = 2**63 - 1
 
 
 class UntraceableError(TypeError):
-    """Python asked a symbolic integer for its value: the function branches on the problem."""
+    """A function needed the value of a symbolic integer, for example to branch on the problem."""
 
 
 def _recorder(name: str, swapped: bool = False) -> Callable[[Symbol, object], Any]:
@@ -48,7 +49,7 @@ def _recorder(name: str, swapped: bool = False) -> Callable[[Symbol, object], An
 
 
 class Symbol:
-    """A symbolic integer: records what is done to it, in the stored form ``json``."""
+    """A symbolic integer: arithmetic with it returns expressions, with the stored form ``json``."""
 
     __slots__ = ("json",)
 
@@ -90,8 +91,8 @@ def stored(value: object) -> Json | None:
 
 
 def value_of(form: Json, fields: Mapping[str, Any]) -> int:
-    """Walk a stored expression with the values of the problem fields, in 64 bits as the header does."""
-    if type(form) is int:  # in the order of how often they come
+    """Evaluate a stored expression with values of the problem fields, in 64 bits as the header does."""
+    if type(form) is int:  # the most frequent kind first
         value = form
     elif isinstance(form, str):
         found = fields.get(form)
@@ -111,12 +112,12 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
             raise ValueError(f"division by zero in {form!r}")
         value = operate(left, right)
     if not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError("more than 64 bits")
+        raise ValueError("the value needs more than 64 bits")
     return value
 
 
 def substituted(form: Json, values: Mapping[str, int]) -> Json:
-    """Return a stored expression with numbers in place of some fields, computed as far as possible."""
+    """Return a stored expression with some fields replaced by numbers, simplified."""
     if isinstance(form, str):
         return values.get(form, form)
     if not isinstance(form, list):
@@ -124,7 +125,7 @@ def substituted(form: Json, values: Mapping[str, int]) -> Json:
     name, left, right = form[0], substituted(form[1], values), substituted(form[2], values)
     known: Json = [name, left, right]
     if isinstance(left, int) and isinstance(right, int):
-        with suppress(ValueError):  # `value_of` raises it later
+        with suppress(ValueError):  # the caller gets the error when it evaluates the expression
             return value_of(known, {})
     if name == "and":
         for given, other in ((left, right), (right, left)):
@@ -138,7 +139,7 @@ T = TypeVar("T", int, Symbol)
 
 
 def ceil_div(a: T, b: T | int) -> T:
-    """Return the smallest integer not below ``a / b``, of integers or symbols."""
+    """Return ``a / b`` rounded up, for integers or symbols."""
     quotient: T = -(-a // b)
     return quotient
 
@@ -156,7 +157,7 @@ def maximum(a: T | int, b: T | int) -> T | int:
 def _extreme(op: str, a: object, b: object) -> object:
     left, right = stored(a), stored(b)
     if left is None or right is None:
-        raise TypeError(f"{op} of {a!r} and {b!r}: integers or problem fields expected")
+        raise TypeError(f"{op} of {a!r} and {b!r}: expected integers or problem fields")
     if isinstance(left, int) and isinstance(right, int):
         return OPERATORS[op](left, right)
     return Symbol([op, left, right])

@@ -1,7 +1,8 @@
-"""Resolves the includes of kernel sources, and says which files a compiler reads.
+"""Resolves the includes of kernel sources, and finds the files that a compiler reads.
 
-A source becomes one text for every backend and compiler process: files beside it, and bundled ones, are
-inlined. Files that only a compiler option names are left to the compiler, and known by their content.
+A source becomes one text, for every backend and compiler process. Included files are inlined if they are
+in its folder or bundled with the package. The compiler reads other files, which compiler options name;
+their contents are part of the source's fingerprint.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from autotune.errors import SpecError
 from autotune.files import bundled_path
 from autotune.kernel.modules import refuse_foreign
 
+#: Blanks, continued lines and comments between the words of a directive.
 _GAP = r"(?:[ \t]|\\\n|(?>/\*.*?\*/))*"
-#: Comments, literals and directives. ``next`` is the word after the directive's name.
+#: Comments, literals and directives. Group ``next`` is the word after the directive's name.
 _TOKEN = re.compile(
     rf"^{_GAP}(?:\#|%:){_GAP}(?P<directive>\w+){_GAP}"
     r'(?:"(?P<quoted>[^"\n]+)"|(?P<next>\w+))?(?:[ \t]*//[^\\\n]*$)?'
@@ -34,11 +36,13 @@ _TOKEN = re.compile(
 )
 _COMMENT = re.compile(r"//(?:\\.|[^\\\n])*|/\*.*?\*/", re.DOTALL)
 _NOT_DEFINED = re.compile(r"\s*!\s*defined\W*(\w+)")
-#: Names of files as includes write them, macros for includes too; and words that ``#`` may make one of.
+#: Quoted or bracketed file names: in includes, and in macros that an include may use.
 _NAME = re.compile(r'"([^"\n]{1,200})"|<([^<>\n]{1,200})>')
+#: The rest of an include or define directive.
 _LINE = re.compile(rf"^{_GAP}(?:\#|%:){_GAP}(?:include|define)\b(.*)", re.MULTILINE)
+#: Unquoted words that the operator ``#`` of a macro may turn into a file name.
 _WORD = re.compile(r"[\w./+-]{0,200}\.\w{1,20}")
-#: Texts whose directives and names are kept: a command asks for the same ones hundreds of times.
+#: Texts to cache directives and file names of; a command needs the same ones hundreds of times.
 _TEXTS = 64
 #: Options that name a folder of headers, in the same word or the next.
 _FOLDER = re.compile(r"(?:-I|-isystem|-iquote|-idirafter|--include-path)[= ]*(.*)")
@@ -53,29 +57,29 @@ class Header:
 
     @property
     def is_changed(self) -> bool:
-        """True if the file has another content now, or is gone."""
+        """True if the content of the file changed, or the file is gone."""
         file = Path(self.path)
         return not file.is_file() or text_fingerprint(read_text(file, "latin-1")) != self.sha256
 
 
 @dataclass(frozen=True)
 class SourceText:
-    """A source as a compiler gets it."""
+    """A source in the form that a compiler gets."""
 
     text: str
-    #: All files that its other includes may mean, in the order of the includes.
+    #: All files that the includes in ``text`` may refer to, in the order of the includes.
     headers: tuple[Header, ...] = ()
 
     @property
     def identity(self) -> str:
-        """The text and the names and contents of the headers; it holds no folder."""
+        """The text, and the names and hashes of the headers; independent of their folders."""
         read = [f"\n// {Path(header.path).name} {header.sha256}" for header in self.headers]
         return self.text + "".join(read)
 
 
 @dataclass(frozen=True)
 class SearchPath:
-    """The part of compiler options that decides which files are read."""
+    """The folders and files that compiler options name."""
 
     folders: tuple[str, ...] = ()
     #: Files that other options name, such as ``-include``.
@@ -83,7 +87,7 @@ class SearchPath:
 
 
 def search_path(options: Sequence[str]) -> SearchPath:
-    """Return the folders and files that compiler options name; relative ones are of the working folder."""
+    """Return the folders and files that compiler options name, relative to the working folder."""
     words = list(options)
     for option in options:
         with suppress(ValueError):  # an open quotation mark
@@ -98,12 +102,12 @@ def search_path(options: Sequence[str]) -> SearchPath:
 
 
 def flattened(file: Path, path: SearchPath = SearchPath(), text: str | None = None) -> SourceText:
-    """Return a source with each ``#include "file"`` replaced by that file's text.
+    """Return a source with includes replaced by the text of the included files.
 
-    Files are looked for in the folder of the including file, then in the folders of the search path, then
-    among the bundled kernels (``dialect.h``). The first and the last are inlined: once if they are
-    guarded, else as often as they are included. All others are left to the compiler. ``#line`` keeps the
-    original lines in compiler messages. ``text`` replaces the content of the file.
+    An ``#include "file"`` refers to the folder of the including file, then the folders of the search path,
+    then the bundled kernels (``dialect.h``). Files of the including file's folder and bundled files are
+    inlined: guarded files once, other files at each include. The compiler resolves all other includes.
+    ``#line`` keeps the original line numbers in compiler messages. ``text`` replaces the file's content.
     """
     inlining = _Inlining(path)
     body = inlining.inlined(file, read_text(file) if text is None else text, is_certain=True)
@@ -111,25 +115,26 @@ def flattened(file: Path, path: SearchPath = SearchPath(), text: str | None = No
 
 
 class _Inlining:
-    """The state of inlining one source."""
+    """The state while one source is inlined."""
 
     def __init__(self, path: SearchPath) -> None:
         self._folders = tuple(map(Path, path.folders))
         #: Files that the compiler may read.
         self.headers: dict[Path, Header] = {}
-        #: Files that are being inlined, and guarded ones whose text stands above under no condition.
+        #: Files whose text is being inlined, outermost first.
         self._open: list[Path] = []
+        #: Guarded files that were inlined outside of conditions; their later includes are dropped.
         self._done: set[Path] = set()
-        #: Numbers of files with ``#pragma once`` that may be met again: the pragma knows no inlined text.
+        #: Numbers of guard macros for files with ``#pragma once``, which has no effect on inlined text.
         self._numbers: dict[Path, int] = {}
         for name in path.files:
             self._note(Path(name))
 
     def inlined(self, file: Path, text: str, is_certain: bool) -> str:
-        """Return the text of a file with its includes; ``is_certain``: no condition of a file above holds it."""
+        """Return the text of a file with its includes; ``is_certain``: no condition encloses the include."""
         real, is_guarded, is_once = file.resolve(), _is_guarded(text), _is_once(text)
         self._open.append(real)
-        depth = -1 if is_guarded else 0  # of conditions, the guard aside
+        depth = -1 if is_guarded else 0  # of conditions, without the include guard
         inlined, parts, end = set[str](), [f'#line 1 "{file.name}"\n'], 0
         for match in _directives(text):
             directive = match["directive"]
@@ -165,16 +170,16 @@ class _Inlining:
             raise SpecError(f"source {file.name} includes itself; give it an include guard")
         return ""
 
-    def _place(self, name: str, beside: Path) -> Path | None:
-        """Return the file to inline for a name in quotes; None where the compiler looks for it."""
-        if (beside / name).is_file():
-            return beside / name
+    def _place(self, name: str, folder: Path) -> Path | None:
+        """Return the file to inline for a quoted name; None if the compiler resolves the include."""
+        if (folder / name).is_file():
+            return folder / name
         bundled = Path(bundled_path("kernels"), name)
-        is_named = any((folder / name).is_file() for folder in self._folders)
+        is_named = any((place / name).is_file() for place in self._folders)
         return bundled if bundled.is_file() and not is_named else None
 
     def _follow(self, names: Set[str], folders: Iterable[Path]) -> None:
-        """Note all files of these names: compilers differ in which folder is first, macros in what they name."""
+        """Record all files with these names, because compilers search the folders in different orders."""
         for name in sorted(names):
             for folder in folders:
                 self._note(folder / name)
@@ -195,7 +200,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 def read_text(file: Path, encoding: str = "utf-8-sig") -> str:
-    """Return the text of a source; `SpecError` where it cannot be read or another user may change it."""
+    """Return the text of a source; `SpecError` if it cannot be read or another user may change it."""
     try:
         return io.TextIOWrapper(io.BytesIO(read_bytes(file)), encoding).read()
     except UnicodeDecodeError as error:
@@ -203,7 +208,7 @@ def read_text(file: Path, encoding: str = "utf-8-sig") -> str:
 
 
 def read_bytes(file: Path) -> bytes:
-    """Return the content of a source, as `read_text` does."""
+    """Return the content of a source; raise the errors of `read_text`."""
     try:
         refuse_foreign(file)
         return file.read_bytes()
@@ -221,7 +226,7 @@ def _is_once(text: str) -> bool:
 
 
 def _is_guarded(text: str) -> bool:
-    """Return whether one ``#ifndef`` with its ``#define`` holds all of a file, without another branch."""
+    """Return whether an include guard encloses a file: ``#ifndef`` and ``#define``, without ``#else``."""
     found = _directives(text)
     if len(found) < 3 or found[1]["directive"] != "define":
         return False

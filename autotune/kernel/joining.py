@@ -1,7 +1,7 @@
-"""Joins the rules of one source into the rows of its valid configurations.
+"""Joins the rule tables of one source into rows, one for each valid configuration.
 
-Rows grow by one parameter at a time, and every rule is applied as soon as its parameters are there. So the
-cartesian product is never in memory.
+Rows grow by one parameter at a time. A rule filters the rows as soon as they have all of its parameters,
+so the cartesian product is never in memory.
 """
 
 from __future__ import annotations
@@ -20,34 +20,37 @@ from autotune.kernel.spec import Kernel
 
 #: Value indices; see `index_type`.
 Rows = NDArray[np.integer[Any]]
-#: Memory for enumeration, the same on every machine.
-_MOST_BYTES = 2 << 30
-#: Rows that are extended and filtered at a time.
+#: Memory limit for the enumeration in bytes, equal on every machine.
+_MAX_BYTES = 2 << 30
+#: Rows to extend and filter at a time.
 _BLOCK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
 class RuleTable:
-    """A rule evaluated for every combination of the values of the parameters it names."""
+    """The results of a rule for every combination of values of the parameters that it names."""
 
+    #: Columns of the parameters that the rule names.
     positions: tuple[int, ...]
+    #: The results, with an axis for each of these parameters.
     values: NDArray[np.bool_]
+    #: For applicability: columns of the parameters that apply only if the rule holds.
     governs: tuple[int, ...] = ()
     #: The value index of each governed parameter that does not apply.
     first: tuple[int, ...] | int = 0
 
     @cached_property
     def share(self) -> float:
-        """Share of the combinations that it accepts."""
+        """Share of the combinations that the rule accepts."""
         return float(self.values.mean())
 
     def accepts(self, row: Rows) -> bool:
-        """Return whether it accepts the value indices of a configuration."""
+        """Return whether the rule accepts a configuration, given as value indices."""
         return bool(self.values[tuple(row[list(self.positions)])])
 
 
 def index_type(sizes: Iterable[int]) -> np.dtype[Any]:
-    """Return the integer type of value indices, for these numbers of values."""
+    """Return the integer type of value indices, for parameters with these numbers of values."""
     return np.dtype(np.int16 if max(sizes, default=0) <= 2**15 else np.int32)
 
 
@@ -57,20 +60,21 @@ def joined_rows(
     constraints: list[RuleTable],
     applicability: tuple[RuleTable, ...],
 ) -> Rows:
-    """Return the rows that all tables accept, in any order, variant by variant."""
+    """Return the rows that all tables accept, in any order."""
     sizes = [len(values) for values in source.parameters.values()]
     dtype = index_type(sizes)
-    # Rows before and after a parameter, and joined; then codes, their order, and differences.
-    most = _MOST_BYTES // (3 * dtype.itemsize * len(sizes) + 3 * 8)
+    # Three copies of the rows exist at once (before and after a parameter is added, and joined), and
+    # three arrays of 8 bytes a row: codes, their order and their differences.
+    max_rows = _MAX_BYTES // (3 * dtype.itemsize * len(sizes) + 3 * 8)
     parts: list[Rows] = []
 
     def refuse_more(count: int) -> None:
-        if sum(map(len, parts)) + count > most:
+        if sum(map(len, parts)) + count > max_rows:
             total = math.prod(sizes)
             valid = total * math.prod(table.share for table in constraints)
             raise kernel.error(
-                f"{total:.1e} combinations, of which about {valid:.1e} are valid, are too many: "
-                f"{most:.1e} fit into {_MOST_BYTES / 2**30:.3g} GiB; drop some values, or add "
+                f"{total:.1e} combinations with about {valid:.1e} valid ones are too many: "
+                f"{max_rows:.1e} fit into {_MAX_BYTES / 2**30:.3g} GiB; drop some values, or add "
                 "constraints"
             )
 
@@ -84,10 +88,11 @@ def joined_rows(
 
 @dataclass(frozen=True, eq=False)
 class _Variant:
-    """Rows in which the same parameters apply, and so the same constraints."""
+    """Rows in which the same parameters, and so the same constraints, apply."""
 
+    #: Number of rows.
     count: int
-    #: The value indices of each known parameter, or one index that all rows have.
+    #: The value indices of each column that is filled, or one index for all rows.
     columns: dict[int, Rows | int]
     constraints: list[RuleTable]
 
@@ -98,7 +103,7 @@ def _variants(
     constraints: list[RuleTable],
     applicability: tuple[RuleTable, ...],
 ) -> Iterator[_Variant]:
-    """Yield rows of the parameters that decide which others apply, and of those that do not."""
+    """Yield the variants: each fills the deciding parameters, and parameters that do not apply."""
     shape = [sizes[position] for position in deciding]
     points = np.indices(shape, index_type(sizes)).reshape(len(shape), math.prod(shape))
     applies = np.ones((len(sizes), points.shape[1]), bool)
@@ -118,9 +123,10 @@ def _variants(
 
 
 def _order(count: int, deciding: list[int], constraints: list[RuleTable]) -> list[int]:
-    """Order parameters: those that decide which apply, then those of the constraint that needs fewest.
+    """Return the order in which rows get their parameters.
 
-    Of constraints that need equally many further parameters the one that rejects most comes first.
+    Deciding parameters come first. Then the constraint that lacks the fewest parameters adds its own, and
+    so on. Among constraints that lack equally many, the one that rejects most comes first.
     """
     order, waiting = list(deciding), list(constraints)
     while waiting:
@@ -132,15 +138,15 @@ def _order(count: int, deciding: list[int], constraints: list[RuleTable]) -> lis
 def _joined(
     variant: _Variant, order: list[int], sizes: list[int], refuse_more: Callable[[int], None]
 ) -> Rows:
-    """Return the rows of a variant with every value of all other parameters, added in this order."""
+    """Return the rows of a variant, extended by the values of all other parameters in this order."""
     dtype = index_type(sizes)
     columns, count, waiting = variant.columns, variant.count, variant.constraints
     left = [position for position in order if position not in columns]
-    for position in (None, *left):  # the constraints of what is known come first
+    for position in (None, *left):  # None: apply the constraints over the filled columns first
         values = np.arange(1 if position is None else sizes[position], dtype=dtype)
         known = {*columns, position}
         ready = [table for table in waiting if known.issuperset(table.positions)]
-        if not waiting:  # this many rows are certain
+        if not waiting:  # no constraint is left, so the number of rows is known
             refuse_more(count * math.prod(sizes[p] for p in left if p not in columns))
         waiting = [table for table in waiting if table not in ready]
         found, total, step = [], 0, max(1, _BLOCK_ROWS // len(values))
@@ -148,8 +154,11 @@ def _joined(
             which = np.repeat(np.arange(begin, min(begin + step, count)), len(values))
             column = np.tile(values, len(which) // len(values))
             for table in ready:
-                asked = {p: _taken(columns[p], which) for p in table.positions if p != position}
-                kept = _look(table, asked if position is None else {**asked, position: column})
+                known_values = {
+                    p: _taken(columns[p], which) for p in table.positions if p != position
+                }
+                added = {} if position is None else {position: column}
+                kept = _look(table, {**known_values, **added})
                 kept = np.broadcast_to(kept, len(which))
                 which, column = which[kept], column[kept]
             found.append((which, column))

@@ -1,7 +1,7 @@
-"""Runs people's code: whose files may be run, with which modules, and where their output goes.
+"""Runs the code of users: checks who may change the files, finds their modules, and redirects output.
 
-Space files, the modules that they import, kernel sources with their includes, and the cache come under
-the rule of `fault_of`, in every process.
+The rule of `fault_of` holds in every process for space files, the modules that they import, kernel sources
+with their includes, and the cache.
 
 ``import _tables`` in a space file finds ``_tables.py`` in its folder. The modules of a folder are in
 `sys.modules` only while code of that folder runs, so two projects may both have a ``_tables``.
@@ -31,53 +31,53 @@ from typing import Any
 from autotune.errors import SpecError
 from autotune.files import bundled_path
 
-#: Lists trusted folders, as ``PATH`` does. Child processes inherit it.
+#: Environment variable with the trusted folders, separated as in ``PATH``. Child processes inherit it.
 TRUST = "AUTOTUNE_TRUST"
-#: Prefix of the names of the modules that space files are run as.
+#: Prefix of the module names of space files.
 SPACE = "autotune_space_"
 
 
-# ---------------------------------------------------------------- whose files are run
+# ---------------------------------------------------------------- trusted files
 
 
 @dataclass(frozen=True)
 class ForeignPlace:
-    """A file or folder that other users may change, on the way to a file that would be run."""
+    """A file to run, or a folder above it, that other users may change."""
 
     place: Path
-    #: For example ``anybody may write it``.
+    #: The fault, for example ``all users may write it``.
     what: str
-    #: The command that shuts others out; empty where another user owns the place.
+    #: The command that removes write access of others; empty if another user owns the place.
     mend: str = ""
 
     @property
     def project(self) -> Path:
-        """The folder to trust, if its content is known."""
+        """The folder that the user can choose to trust."""
         folder = self.place if self.place.is_dir() else self.place.parent
         return folder.parent if folder.name in ("spaces", "kernels") else folder
 
 
 def refuse_foreign(file: Path) -> None:
-    """Raise `SpecError` where another user may change a file, or a folder above it."""
+    """Raise `SpecError` if another user may change a file, or a folder above it."""
     fault = fault_of(file)
     if fault is not None:
         mend = f"run: {fault.mend}; or, " if fault.mend else ""
         raise SpecError(
-            f"{fault.place}: {fault.what}, and {file.name} is code; {mend}if you know what is there, "
+            f"{fault.place}: {fault.what}, and {file.name} is code; {mend}if you trust its content, "
             f"set {TRUST}={shlex.quote(str(fault.project))}"
         )
 
 
 def fault_of(file: Path) -> ForeignPlace | None:
-    """Return the first place on the way to a file that another user may change; None where there is none.
+    """Return the first place that another user may change: the file or a folder above it; else None.
 
-    The places are the file and all folders above it, by the path as given and with links followed. Each
-    has to belong to root or this user and be writable by nobody else. A sticky folder may be writable:
-    others cannot replace files in it. Trusted folders, and those above them, are not checked.
+    The check follows the path as given and the path with links resolved. Each place must belong to root
+    or this user, and other users must not have write access. A sticky folder may be writable, because
+    other users cannot replace files in it. Trusted folders, and folders above them, are not checked.
     """
-    # Texts, as each binary that is read from the cache comes here.
-    ways = os.path.join(os.getcwd(), file), os.path.realpath(file)
-    places = dict.fromkeys(place for way in ways for place in _down_to(way))
+    # Strings are faster than `Path`, and every binary from the cache is checked here.
+    paths = os.path.join(os.getcwd(), file), os.path.realpath(file)
+    places = dict.fromkeys(place for path in paths for place in _down_to(path))
     listed = filter(None, os.environ.get(TRUST, "").split(os.pathsep))
     known = (*(Path(folder).resolve() for folder in listed), *_running_folders())
     trusted = [folder for folder in known if str(folder) in places]
@@ -95,10 +95,10 @@ def fault_of(file: Path) -> ForeignPlace | None:
     return None
 
 
-def _down_to(way: str) -> list[str]:
-    """Return the root and all folders below it on the way to a file, and the file."""
-    ends = [end for end, letter in enumerate(way) if letter == os.sep and end]
-    return [os.sep, *(way[:end] for end in ends), way]
+def _down_to(path: str) -> list[str]:
+    """Return the root, all folders of a path, and the path."""
+    ends = [end for end, letter in enumerate(path) if letter == os.sep and end]
+    return [os.sep, *(path[:end] for end in ends), path]
 
 
 @cache
@@ -112,24 +112,25 @@ def _installed_folders() -> tuple[Path, ...]:
 
 @cache
 def _running_folders() -> tuple[Path, ...]:
-    """Return the folders that this process runs code from anyway."""
+    """Return the folders of this package and of installed packages, whose code this process runs."""
     return (Path(bundled_path("")).resolve(), *_installed_folders())
 
 
 def _other_writers(status: os.stat_result) -> str:
-    """Return who else than the owner may write a place; empty where nobody may."""
-    if stat.S_ISLNK(status.st_mode):  # the mode of a link means nothing
+    """Return a phrase for the other users with write access; empty if there are none."""
+    if stat.S_ISLNK(status.st_mode):  # the mode of a link has no effect
         return ""
     if status.st_mode & stat.S_IWOTH:
-        return "anybody"
+        return "all users"
     is_shared = status.st_mode & stat.S_IWGRP and not _is_private(status)
     return f"the group {status.st_gid}" if is_shared else ""
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return whether a place's group is its owner's own, as many systems give every user one.
+    """Return whether the group of a place has its owner as the only member.
 
-    Such a group has the owner's name and no other member, or the owner's number where names are unknown.
+    Many systems give every user such a group. It has the owner's name and no other member. If the names
+    are unknown, it has the owner's number.
     """
     with suppress(KeyError):
         user, group = pwd.getpwuid(status.st_uid).pw_name, grp.getgrgid(status.st_gid)
@@ -137,13 +138,13 @@ def _is_private(status: os.stat_result) -> bool:
     return status.st_gid == status.st_uid
 
 
-# ---------------------------------------------------------------- how they are run
+# ---------------------------------------------------------------- running code
 
 
 def run_space(file: Path) -> ModuleType:
-    """Run a space file, given by its resolved path, and read the modules of its folder anew.
+    """Run a space file, given by its resolved path, and reload the modules of its folder.
 
-    Whatever the file raises comes through, and `SpecError` where another user may change it.
+    Exceptions of the file are not caught. `SpecError` if another user may change the file.
     """
     refuse_foreign(file)
     name = f"{SPACE}{file.stem}"
@@ -163,10 +164,10 @@ def is_running() -> bool:
 
 @contextmanager
 def running(folder: Path | None) -> Iterator[None]:
-    """Run code of a space file in this folder, or of a script (None).
+    """Prepare this thread to run code of a space file in ``folder``, or of a script (None).
 
-    Standard output goes to standard error meanwhile: it belongs to the command's results. Threads may
-    overlap, so `contextlib.redirect_stdout` would not do.
+    Meanwhile standard output goes to standard error, because standard output is for the command's results.
+    `contextlib.redirect_stdout` does not support threads that overlap.
     """
     home = _folders.get(folder) if folder is not None else None
     if folder is not None and home is None:
@@ -191,23 +192,23 @@ def running(folder: Path | None) -> Iterator[None]:
 
 
 class _Folder:
-    """A folder with space files, and the modules that were imported from it."""
+    """A folder with space files, and the modules imported from it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         stems = {file.stem for file in path.glob("*.py")} | {
             file.parent.name for file in path.glob("*/__init__.py")
         }
-        #: Names that mean the folder's modules, unless Python or an installed package has them.
+        #: Names of the folder's modules and packages, without those of the standard library.
         self.names = stems - sys.stdlib_module_names
-        #: Modules that were found in the folder, also inside packages.
+        #: Full names of modules that were imported from the folder and its packages.
         self.found: set[str] = set()
         self._modules: dict[str, ModuleType] = {}
         self._hidden: dict[str, ModuleType] = {}
         self._inside = 0
 
     def enter(self) -> None:
-        """Put the folder's modules into `sys.modules`, in place of others with their names."""
+        """Put the folder's modules into `sys.modules`; hide other modules with the same names."""
         self._inside += 1
         if self._inside == 1:
             taken = [
@@ -222,7 +223,7 @@ class _Folder:
             sys.modules.update(self._modules)
 
     def leave(self) -> None:
-        """Take the folder's modules out of `sys.modules`."""
+        """Remove the folder's modules from `sys.modules`; restore the hidden modules."""
         self._inside -= 1
         if self._inside == 0:
             self._modules = {n: sys.modules.pop(n) for n in self.found if n in sys.modules}
@@ -230,13 +231,13 @@ class _Folder:
 
 
 class _Thread(threading.local):
-    """The folder whose code a thread runs."""
+    """State of a thread: the folder whose code it runs."""
 
     home: _Folder | None = None
 
 
 class _Finder:
-    """Finds modules for threads that run code of a space file; refuses those that others may change."""
+    """Finds modules for threads that run code of a space file; refuses files that others may change."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -261,16 +262,16 @@ class _Finder:
 
 
 class _SourceLoader(SourceFileLoader):
-    """Runs a person's own file; neither writes bytecode nor reads it, which another user may have written."""
+    """Runs a user's file without bytecode files, because another user may have written them."""
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def home_of(module: str, folder: Path | None = None) -> Path | None:
-    """Return the folder that holds a person's own module, by its name without dots.
+    """Return the folder of a user's module, given by its name without dots.
 
-    ``folder`` is searched before `sys.path`. None for Python's modules, installed and absent ones.
+    ``folder`` is searched before `sys.path`. None if the module is Python's, installed or absent.
     """
     spec = None if module in sys.stdlib_module_names else _find(module, folder)
     place = _place(spec)
@@ -278,7 +279,7 @@ def home_of(module: str, folder: Path | None = None) -> Path | None:
 
 
 def is_installed(spec: ModuleSpec | None) -> bool:
-    """Return whether a module is Python's or comes with an installed package, as this one does."""
+    """Return whether a module belongs to Python, to an installed package or to this package."""
     place = _place(spec)
     return place is not None and (
         place.name == "autotune"
@@ -289,12 +290,12 @@ def is_installed(spec: ModuleSpec | None) -> bool:
 
 @cache
 def _holds_distributions(folder: Path) -> bool:
-    """Return whether a folder of `sys.path` is one that an installer fills, as ``pip --target`` does."""
+    """Return whether an installer filled a folder of `sys.path`, for example ``pip --target``."""
     return any(folder.glob("*.dist-info"))
 
 
 def files_of(folder: Path, module: str) -> Iterator[Path]:
-    """Yield the files that are run to import a module, whose outermost package is in a folder."""
+    """Yield the files that Python runs to import a module, whose outermost package is in ``folder``."""
     for part in module.split("."):
         names = (f"{part}/__init__.py", *(part + end for end in (*EXTENSION_SUFFIXES, ".py")))
         yield from [folder / name for name in names if (folder / name).is_file()][:1]
@@ -302,12 +303,12 @@ def files_of(folder: Path, module: str) -> Iterator[Path]:
 
 
 def _find(name: str, folder: Path | None) -> ModuleSpec | None:
-    """Find a module without dots: an installed one, the folder's, or any of `sys.path`, in that order."""
+    """Find a top-level module: first an installed one, then in the folder, then in `sys.path`."""
     spec = PathFinder.find_spec(name)
     if folder is not None and not is_installed(spec):
-        sys.path_importer_cache.pop(str(folder), None)  # its files may have changed just now
+        sys.path_importer_cache.pop(str(folder), None)  # the cache may miss files written just now
         own = PathFinder.find_spec(name, [str(folder)])
-        if own and own.has_location:  # a folder without __init__.py hides nothing
+        if own and own.has_location:  # a package without __init__.py does not hide other modules
             spec = own
     return spec
 
@@ -320,7 +321,7 @@ def _place(spec: ModuleSpec | None) -> Path | None:
 
 
 def _is_in(folders: Sequence[Path], place: Path) -> bool:
-    """Return whether a place, or what it links to, is in a folder: of linked packages only the link is."""
+    """Return whether a place or the target of its link is in a folder; a linked package has only the link there."""
     return any(
         where.is_relative_to(folder) for folder in folders for where in (place, place.resolve())
     )
@@ -328,7 +329,8 @@ def _is_in(folders: Sequence[Path], place: Path) -> bool:
 
 _lock = threading.RLock()
 _thread = _Thread()
-#: Standard output as each thread found it that is inside `running`.
+#: The previous standard output of each thread inside `running`.
 _outputs: list[Any] = []
+#: Folders with space files that this process ran.
 _folders: dict[Path, _Folder] = {}
 sys.meta_path.insert(0, _Finder())

@@ -1,7 +1,7 @@
-"""Checks the names and values that a kernel is declared with.
+"""Checks the names and values in a kernel's declaration.
 
-Names become files, C macros, attributes, and identifiers of C++ and Python. A name that one of these
-cannot hold is refused at the declaration, not after a search.
+Names become file names, C macros, attributes, and identifiers of C++ and Python. The declaration refuses
+a name that is invalid in one of these, before a search starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from autotune.errors import SpecError, unknown
 from autotune.values import Problem, Value
 
-#: Of C++20, alternative spellings included.
+#: Keywords of C++20, including alternative spellings.
 CPP_KEYWORDS = frozenset(
     re.findall(
         r"\w+",
@@ -33,22 +33,23 @@ CPP_KEYWORDS = frozenset(
         """,
     )
 )
-#: What CUDA declares in every kernel.
+#: Built-in variables of CUDA kernels.
 _CUDA = frozenset(["threadIdx", "blockIdx", "blockDim", "gridDim", "warpSize"])
+#: Keywords of Python.
 _PYTHON = frozenset(keyword.kwlist)
-#: No name ends with _ and none has two in a row, which C++ keeps for itself: an exporter that has to
-#: tell a name apart from another puts _ behind it.
+#: A valid name. It has no two underscores in a row, which C++ reserves. It does not end with an
+#: underscore, which exporters append to distinguish names.
 _NAME = re.compile(r"[A-Za-z](?:_?[A-Za-z0-9])*")
-#: With what follows it in names of files, within what file systems allow.
-_MOST_LETTERS = 100
+#: Maximum length of a name in characters; file names with a suffix stay within file system limits.
+_MAX_LENGTH = 100
 
-#: Arguments of `lookup` that are no problem fields.
+#: Arguments of `lookup` that are not problem fields.
 LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic", "project"))
 
-#: Prefix of the layout fields that say where arrays begin.
+#: Prefix of the layout fields with the alignment offsets of arrays.
 OFFSET = "offset_"
 
-#: Words that a kind of name cannot be: parameters are macros, and Python's functions take all names.
+#: Reserved words for each kind of name. Parameters are macros, and Python functions take the names.
 _TAKEN: dict[str, frozenset[str]] = {
     "kernel name": frozenset(),
     "parameter": CPP_KEYWORDS | _CUDA | _PYTHON | {"device"},
@@ -60,52 +61,52 @@ _TAKEN: dict[str, frozenset[str]] = {
 
 
 def refuse(*checks: tuple[object, str]) -> None:
-    """Raise the message of the first check whose condition holds."""
+    """Raise `SpecError` with the message of the first check whose condition is true."""
     for is_wrong, message in checks:
         if is_wrong:
             raise SpecError(message)
 
 
 def fault(kind: str, name: object) -> str:
-    """Return what is wrong with a name of a kind of `_TAKEN`; empty where it can be one."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MOST_LETTERS:
+    """Return why a name is invalid for a kind of `_TAKEN`; empty if it is valid."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > _MAX_LENGTH:
         return (
-            f"{kind} {name!r}: a letter, then letters, digits and single underscores between them, "
-            f"{_MOST_LETTERS} at most"
+            f"{kind} {name!r}: expected a letter, then letters, digits and single underscores between "
+            f"them, at most {_MAX_LENGTH} characters"
         )
     if name in _TAKEN[kind]:
-        return f"{kind} {name!r} has another meaning; choose another, for example {name + '_0'!r}"
+        return f"{kind} {name!r} is reserved; choose another name, for example {name + '_0'!r}"
     return ""
 
 
 def check_known(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
-    """Refuse names that are not among the known ones."""
+    """Raise `SpecError` for the first name that is not among the known names."""
     for name in names:
         if name not in known:
             raise SpecError(f"{where}: {unknown(kind, name, known)}")
 
 
 def values_of(name: str, given: object) -> tuple[Value, ...]:
-    """Return the values of a parameter as Python's own numbers, bools or texts."""
+    """Return the values of a parameter as Python numbers, bools or strings."""
     listed: Any = given.tolist() if hasattr(given, "tolist") else given  # an array
     is_listed = isinstance(listed, tuple | list | range) and len(listed) > 0
     values = _of_one_kind(listed) if is_listed else ()
     where = f"parameter {name}:"
     no_word = [v for v in values if isinstance(v, str) and not re.fullmatch(r"[A-Za-z0-9_]+", v)]
-    is_endless = any(isinstance(v, float) and not math.isfinite(v) for v in values)
+    is_infinite = any(isinstance(v, float) and not math.isfinite(v) for v in values)
     refuse(
         (wrong := fault("parameter", name), wrong),
         (not is_listed, f"{where} expected a non-empty tuple of values, got {given!r}"),
         (not values, f"{where} values must be all numbers, all bool or all str: {given!r}"),
         (len(set(values)) < len(values), f"{where} a value occurs twice in {given!r}"),
-        (is_endless, f"{where} a value of {given!r} is no finite number"),
+        (is_infinite, f"{where} a value of {given!r} is not a finite number"),
         (no_word, f"{where} {no_word} cannot be part of a C identifier"),
     )
     return values
 
 
 def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
-    """Return values as Python's own, whatever library they came from; empty where kinds are mixed."""
+    """Return values of any library as Python values; empty if their kinds are mixed."""
     for kind in (bool, str):
         if all(isinstance(value, kind) for value in given):
             return tuple(map(kind, given))
@@ -113,7 +114,7 @@ def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
         return ()
     if all(isinstance(value, Integral) for value in given):
         return tuple(int(value) for value in given)
-    return tuple(float(value) + 0.0 for value in given)  # which leaves no negative zero
+    return tuple(float(value) + 0.0 for value in given)  # + 0.0 turns -0.0 into 0.0
 
 
 def fields_of(
@@ -122,7 +123,7 @@ def fields_of(
     layout: Mapping[str, int],
     parameters: Collection[str],
 ) -> tuple[str, ...]:
-    """Return the names of the problem fields that are tuned."""
+    """Return the names of the problem fields, without layout fields; check names and values."""
     problems = (*edges, *tuned)
     fields = tuple(name for name in (problems[0] if problems else ()) if name not in layout)
     for name in (*fields, *layout):
@@ -137,20 +138,20 @@ def fields_of(
     for name, value in (item for given in (layout, *problems) for item in given.items()):
         is_int = type(value) is int
         is_text = isinstance(value, str) and name in fields
-        is_before = is_int and value < 0 and name in layout and name.startswith(OFFSET)
+        is_negative = is_int and value < 0 and name in layout and name.startswith(OFFSET)
         refuse(
             (not is_int and not is_text, f"problem field {name}={value!r} must be an int or a str"),
-            (is_before, f"layout field {name}={value}: at least 0 elements past a boundary"),
+            (is_negative, f"layout field {name}={value}: the offset must be at least 0 elements"),
         )
     for problem in tuned:
-        moved = ", ".join(name for name in problem if name in layout)
-        wrong = f"problem ({problem}): what is tuned has the layout that is declared"
-        refuse((moved, f"{wrong}; give edge_problems other values of {moved}"))
+        given = ", ".join(name for name in problem if name in layout)
+        wrong = f"problem ({problem}): tuned problems have the declared layout"
+        refuse((given, f"{wrong}; give other values of {given} in edge_problems"))
     return fields
 
 
 def check_macros(parameters: Mapping[str, Sequence[Value]], static: Iterable[str]) -> None:
-    """Refuse two meanings of one preprocessor symbol."""
+    """Raise `SpecError` if two declarations define the same preprocessor symbol."""
     words = (
         f"{name}_{value}"
         for name, values in parameters.items()
@@ -164,7 +165,7 @@ def check_macros(parameters: Mapping[str, Sequence[Value]], static: Iterable[str
 def partial_of(
     where: str, given: Mapping[str, Value], parameters: Mapping[str, tuple[Value, ...]]
 ) -> dict[str, Value]:
-    """Return values as they are declared: 1 stands for 1.0 where that is among them."""
+    """Return values of some parameters, in the declared type: 1 becomes 1.0 if 1.0 is declared."""
     check_known(where, "parameter", given, parameters)
     for name, value in given.items():
         wrong = f"{where}: {name}={value!r} is not among its values {parameters[name]}"

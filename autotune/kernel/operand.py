@@ -1,6 +1,6 @@
-"""An array as a `call` function sees it: shape, strides, type and alignment, but no data.
+"""An array in a `call` function: shape, strides, type and alignment, without data.
 
-A call's answer depends on the layout of its arrays alone, so that it can be kept.
+The answer of a `call` function depends only on the layout of its arrays, so answers can be cached.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from autotune.values import Problem
 
-#: Bytes: the widest load of a thread on any architecture up to compute capability 9.0, and what
-#: TMA asks of addresses. CUDA C++ Programming Guide, "Device Memory Accesses".
+#: Alignment of arrays in bytes: the widest load of a thread up to compute capability 9.0, and the
+#: alignment that TMA requires. Source: CUDA C++ Programming Guide, "Device Memory Accesses".
 ALIGNMENT = 16
 
 
 @dataclass(frozen=True, eq=False)
 class NewArray:
-    """An array that is made for the call; no two are equal."""
+    """An array to allocate for the call; two of them are never equal."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -27,22 +27,22 @@ class NewArray:
 
 @dataclass(frozen=True)
 class Operand:
-    """An array of a call, an array to be made, or a view of one.
+    """An array of a call, an array to allocate, or a view of one of them.
 
     Parameters
     ----------
     shape : tuple of int
         Elements along each axis.
     strides : tuple of int
-        Elements from one to the next along each axis.
+        Distance between neighbours along each axis, in elements.
     dtype : str
         NumPy's name of the type.
     offset : int
         Elements between a boundary of 16 bytes and the first element.
     source : object
-        Argument of the call that this is a view of: its position or name; or a new array.
+        The array of this view: the position or name of an argument of the call, or a new array.
     begin : int
-        Elements between the first of ``source`` and the first of this view.
+        Elements between the first element of ``source`` and the first element of this view.
     """
 
     shape: tuple[int, ...]
@@ -54,7 +54,7 @@ class Operand:
 
     @classmethod
     def new(cls, shape: Sequence[int], dtype: str = "float32") -> Operand:
-        """Return an array to be made: contiguous and aligned."""
+        """Return an array to allocate, contiguous and aligned."""
         made = NewArray(tuple(shape), dtype)
         return cls(made.shape, contiguous_strides(shape), dtype, source=made)
 
@@ -70,21 +70,21 @@ class Operand:
 
     @property
     def span(self) -> int:
-        """Elements of memory from the first to the last, both included."""
+        """Number of elements of memory from the first to the last element, both included."""
         if not self.size:
             return 0
         return 1 + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
 
     @property
     def is_contiguous(self) -> bool:
-        """True if it lies row by row without gaps; axes of one element may have any stride."""
+        """True for row-major order without gaps; an axis of one element may have any stride."""
         expected = contiguous_strides(self.shape)
         laid_out = zip(self.shape, self.strides, expected, strict=True)
         return not self.size or all(n == 1 or stride == wanted for n, stride, wanted in laid_out)
 
     @property
     def is_dense(self) -> bool:
-        """True if its elements lie without gaps, in any order of the axes."""
+        """True for memory without gaps, in any order of the axes."""
         lies = sorted((stride, n) for n, stride in zip(self.shape, self.strides, strict=True))
         order = [(n, stride) for stride, n in lies if n != 1]
         expected = contiguous_strides([n for n, _ in reversed(order)])
@@ -92,7 +92,7 @@ class Operand:
 
     @property
     def is_by_rows(self) -> bool:
-        """True if row-major kernels can read it: the last axis is dense, and no axis runs backwards."""
+        """True if row-major kernels can read the array: the last axis is dense, and no stride is negative."""
         is_last_dense = not self.shape or self.shape[-1] == 1 or self.strides[-1] == 1
         return is_last_dense and not self.runs_backwards
 
@@ -103,7 +103,7 @@ class Operand:
 
     @property
     def rows_apart(self) -> int:
-        """Elements between the rows of a matrix, or of each of a batch."""
+        """Distance between the rows of a matrix, or of the matrices of a batch, in elements."""
         return self.strides[-2] if self.shape[-2] > 1 else self.shape[-1]
 
     @property
@@ -121,15 +121,15 @@ class Operand:
 
     @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
-        """A view with the last two axes exchanged; itself where it has fewer."""
+        """A view with the last two axes exchanged."""
         *shape, rows, columns = self.shape
         *strides, by_row, by_column = self.strides
         return replace(self, shape=(*shape, columns, rows), strides=(*strides, by_column, by_row))
 
     def reshape(self, *shape: int) -> Operand:
-        """Return a view in another shape, of a contiguous array."""
+        """Return a view with another shape; `ValueError` if the array is not contiguous."""
         if not self.is_contiguous or prod(shape) != self.size:
-            raise ValueError(f"{self} cannot be seen as {shape} without a copy")
+            raise ValueError(f"{self} has no view of shape {shape}; make a contiguous copy")
         return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
 
     @property
@@ -151,8 +151,8 @@ class Operand:
         )
 
     def __bool__(self) -> bool:
-        """Raise `ValueError`: ``if out`` would mean its length or its content."""
-        raise ValueError(f"{self} is neither true nor false: a number is needed, or is None")
+        """Raise `ValueError`, because ``if out`` could mean the length or the content."""
+        raise ValueError(f"{self} has no truth value: expected a number, or compare with `is None`")
 
     def __len__(self) -> int:
         if not self.shape:
@@ -166,20 +166,20 @@ class Operand:
 
 @dataclass(frozen=True, init=False)
 class Instead:
-    """An answer of a `call` function: call another kernel.
+    """An answer of a `call` function that calls another kernel.
 
     Parameters
     ----------
     kernel : str
         Name of the other kernel.
     *args, **named
-        Its arguments: operands of this call, views of them, and scalars.
+        Arguments of the other kernel: operands of this call, views of them, and scalars.
     """
 
     kernel: str
     args: tuple[Any, ...]
     named: dict[str, Any]
-    #: What this kernel would do itself; None: the other kernel always serves the call.
+    #: Problem and arguments of this kernel; None if the other kernel always serves the call.
     own: tuple[Problem, Mapping[str, Any]] | None
     #: Whether the other kernel serves the call if the time of this one is unknown; see `than`.
     by_default: bool
@@ -192,7 +192,7 @@ class Instead:
     def than(
         self, problem: Problem, given: Mapping[str, Any], *, by_default: bool = False
     ) -> Instead:
-        """Return this answer with what this kernel would do itself; records choose the faster of the two.
+        """Return this answer with this kernel as the alternative; records choose the faster kernel.
 
         Parameters
         ----------
@@ -201,8 +201,8 @@ class Instead:
         given : Mapping
             The arguments of this kernel by name.
         by_default : bool
-            The kernel that serves if records do not expect a time for both. False: this kernel. True:
-            the other kernel, unless records expect a time for this one alone and it needs no copies.
+            The kernel to use unless records have an expected time for both. False: this kernel. True: the
+            other kernel, except if records only have a time for this kernel and it needs no copies.
 
         Returns
         -------
@@ -217,19 +217,19 @@ class Instead:
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """An answer of a `call` function: no launch is needed for these results.
+    """An answer of a `call` function whose results need no launch.
 
     Parameters
     ----------
     results : tuple of Operand
-        Operands that were passed, or `Operand.new`.
+        Operands of the call, or arrays of `Operand.new`.
     """
 
     results: tuple[Operand, ...]
 
 
 def check_arrays(dtype: str, **arrays: Any) -> None:
-    """Raise `ValueError` for an argument that is no array of a type."""
+    """Raise `ValueError` if an argument is not an array of a type."""
     for name, array in arrays.items():
         if not isinstance(array, Operand):
             raise ValueError(f"{name} is {array!r:.40}: an array of {dtype} is needed")
@@ -238,7 +238,7 @@ def check_arrays(dtype: str, **arrays: Any) -> None:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides, in elements, of an array that lies row by row without gaps."""
+    """Return the strides, in elements, of an array in row-major order without gaps."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
@@ -247,7 +247,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def itemsize_of(dtype: str) -> int:
-    """Return the bytes of an element of a type, by NumPy's name of it."""
+    """Return the bytes of an element, by NumPy's name of its type."""
     sizes = {"bool": 1, "bfloat16": 2}
     digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
     if dtype in sizes:

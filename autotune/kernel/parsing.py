@@ -1,4 +1,4 @@
-"""Problems, configurations and restrictions of a kernel, from text or mappings."""
+"""Reads problems, configurations and restrictions of a kernel from text or mappings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autotune.values import SOURCE, Configuration, Problem, Value
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Read ``a=1,b=2``; no name may occur twice."""
+    """Return the names and values of ``a=1,b=2``; `UsageError` if a name occurs twice."""
     found: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, sign, value = part.partition("=")
@@ -24,7 +24,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def sizes(text: str) -> dict[str, int | str]:
-    """Read ``m=64,mode=copy``, problem fields of an unknown kernel: integers where they are."""
+    """Return the problem fields of ``m=64,mode=copy`` for an unknown kernel, as integers or texts."""
     found: dict[str, int | str] = {}
     for name, value in pairs(text).items():
         number = integer(value)
@@ -33,7 +33,7 @@ def sizes(text: str) -> dict[str, int | str]:
 
 
 def integer(text: str) -> int | None:
-    """Read an integer, also as ``2^20`` or ``2**20``; None for anything else."""
+    """Return the integer of a text such as ``64``, ``2^20`` or ``2**20``; None for other texts."""
     base, sign, exponent = text.replace("**", "^").partition("^")
     try:
         return int(base) ** int(exponent) if sign and int(exponent) <= 62 else int(text)
@@ -55,7 +55,7 @@ def problem(kernel: Kernel, given: str | Mapping[str, Any]) -> Problem:
             f"{kernel.name}: problem {given!r} lacks {', '.join(missing)}; "
             f"give for example {str(example).replace(', ', ',')}"
         )
-    # In the kernel's order, which records and headers keep.
+    # Records and headers keep the kernel's order.
     values = {name: _field(name, fields[name], known[name]) for name in known if name in fields}
     return kernel.normal(Problem(values))
 
@@ -66,12 +66,12 @@ def _field(name: str, given: Any, example: Any) -> int | str:
         return str(value)
     number = integer(value) if isinstance(value, str) else value
     if not isinstance(number, int) or number < 0:
-        raise UsageError(f"problem field {name}={given}: an integer of at least 0 expected")
+        raise UsageError(f"problem field {name}={given}: expected an integer of at least 0")
     return number
 
 
 def configuration(kernel: Kernel, given: str | Mapping[str, Any]) -> Configuration:
-    """Return a configuration; parameters left out keep the default of the source that is named."""
+    """Return a configuration; missing parameters have the default of its source."""
     found = values(kernel.name, kernel.parameters, given)
     default = kernel.default(found.get(SOURCE, ""))
     for name in found:
@@ -91,7 +91,7 @@ def _not_of_source(kernel: Kernel, name: str, default: Configuration) -> str:
 def values(
     kernel: str, parameters: Mapping[str, Sequence[Value]], given: str | Mapping[str, Any]
 ) -> dict[str, Value]:
-    """Return values of some of a kernel's parameters, as they are declared."""
+    """Return values of some parameters of a kernel, in the declared types."""
     found = _mapping("config", given, parameters)
     return {name: _value(kernel, parameters, name, value) for name, value in found.items()}
 
@@ -99,7 +99,7 @@ def values(
 def restriction(
     kernel: str, parameters: Mapping[str, Sequence[Value]], given: Mapping[str, Any]
 ) -> dict[str, tuple[Value, ...]]:
-    """Return the values that are left of some of a kernel's parameters; one value may stand alone."""
+    """Return the allowed values of some parameters of a kernel; a single value needs no list."""
     found: dict[str, tuple[Value, ...]] = {}
     for name, chosen in _mapping("fixed", given, parameters).items():
         several = (
@@ -109,13 +109,13 @@ def restriction(
     return found
 
 
-def _mapping(what: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
+def _mapping(label: str, given: Any, known: Iterable[str]) -> Mapping[str, Any]:
     if isinstance(given, str):
         return pairs(given)
     if isinstance(given, Mapping):
         return given
     example = ", ".join(f"{name!r}: ..." for name in known)
-    raise UsageError(f"{what}: {given!r}; a mapping expected: {{{example}}}")
+    raise UsageError(f"{label}: got {given!r}, expected a mapping: {{{example}}}")
 
 
 def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, given: Any) -> Value:

@@ -1,4 +1,4 @@
-"""Arranges the operands of a matrix product for kernels of C = alpha A B + beta C with row-major C."""
+"""Arranges the operands of a matrix product for kernels that compute C = alpha A B + beta C, C row-major."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any
 from autotune.kernel.operand import Instead, NothingToDo, Operand, check_arrays
 from autotune.values import Problem
 
-#: Most rows of a joined batch: kernels count them, plus one tile, in 32 bits.
-MOST_ROWS = 2**30
+#: Limit of rows for a batch joined into one matrix: kernels count the rows and one tile in 32 bits.
+MAX_ROWS = 2**30
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A matrix, or a batch, as a kernel reads it: row by row, perhaps after a copy."""
+    """A matrix or batch in the row-major form that a kernel reads, possibly a copy."""
 
-    #: The operand to pass; None where it is not read.
+    #: The operand to pass; None if the kernel does not read it.
     operand: Operand | None
     #: True if the rows that the kernel reads are the matrix's columns.
     is_transposed: bool
-    #: Elements between rows.
+    #: Distance between rows, in elements.
     apart: int
-    #: Elements between the matrices of a batch; 0: one for all.
+    #: Distance between the matrices of a batch, in elements; 0 if all products share one matrix.
     stride: int = 0
-    #: Elements past a boundary of 16 bytes.
+    #: Distance of the first element from a 16-byte boundary, in elements.
     offset: int = 0
 
     @classmethod
     def of(cls, array: Operand, may_transpose: bool = True) -> Stored:
-        """Return a matrix as it lies if a kernel can read it so; else without gaps, as a copy."""
+        """Return a matrix in place if a kernel can read its layout; else as a copy without gaps."""
         if _is_shared(array):
             array = _first(array)
         is_transposed = may_transpose and not array.is_by_rows and array.T.is_by_rows
@@ -43,27 +43,27 @@ class Stored:
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """C = alpha A B + beta C, of matrices or of a batch; see `matrix_product`."""
+    """The product C = alpha A B + beta C of matrices or batches; see `matrix_product`."""
 
-    #: C is (m, n), A (m, k) and B (k, n); ``k`` is 0 where neither A nor B is read.
+    #: C is (m, n), A is (m, k) and B is (k, n). ``k`` is 0 if the kernel reads neither A nor B.
     m: int
     n: int
     k: int
-    #: Number of products.
+    #: Number of products in the batch.
     batch: int
     a: Stored
     b: Stored
     c: Stored
     alpha: Any
     beta: Any
-    #: The call of another kernel that computes it; None if there is no such kernel.
+    #: The call of another kernel that computes the product; None if there is no such kernel.
     other: Instead | None = None
     #: Whether the other kernel serves if the time of this one is unknown.
     is_by_vector: bool = False
 
     @property
     def is_plain(self) -> bool:
-        """True for one product of matrices that lie row by row without gaps."""
+        """True for one product of row-major matrices without gaps."""
         found = self.batch, self.a.is_transposed, self.b.is_transposed
         apart = self.a.apart, self.b.apart, self.c.apart
         return found == (1, False, False) and apart == (self.k, self.n, self.n)
@@ -103,29 +103,31 @@ def matrix_product(
     by_vector: str | None = "gemv",
     also_by: str | None = None,
 ) -> MatrixProduct | NothingToDo:
-    """Return how a kernel whose C lies row by row computes ``alpha * a @ b + beta * out``.
+    """Return the operands with which a kernel computes ``alpha * a @ b + beta * out``, C row-major.
 
-    If C lies by columns, the transposed product is computed. A batch of one, or of one tall matrix
-    times another, is one product. Its `MatrixProduct.answer` is the answer of a `call` function.
+    If C is column-major, the kernel computes the transposed product. A batch becomes one product if it
+    has one matrix, or if the matrices of A form one tall matrix and share one B. A `call` function returns
+    `MatrixProduct.answer`.
 
     Parameters
     ----------
     a, b, out : Operand
-        (m, k), (k, n) and (m, n), or batches of them; ``out`` is made if it is None.
+        Matrices (m, k), (k, n) and (m, n), or batches of them. If ``out`` is None, it is allocated.
     alpha, beta : float
         Factors of the product and of the content of ``out``.
     dtype : str
-        Type of all three.
+        Type of all three arrays.
     by_vector : str, optional
-        Kernel for m or n of 1, called with a matrix, a vector, ``out``, ``alpha`` and ``beta``, unless
-        records expect less time of the product's own kernel. None: no such kernel.
+        Kernel for products with m or n of 1, called with a matrix, a vector, ``out``, ``alpha`` and
+        ``beta``. Records may choose the product's own kernel if it is faster. None: no such kernel.
     also_by : str, optional
-        Another kernel of such products, called with the same operands if records expect less time of it.
+        Another kernel for the same product, called with the same operands if records expect it to be
+        faster.
 
     Returns
     -------
     MatrixProduct or NothingToDo
-        The product; nothing if C is empty.
+        The product; `NothingToDo` if C is empty.
 
     Raises
     ------
@@ -135,7 +137,7 @@ def matrix_product(
     given = a, b
     shape = _shape_of_product(a, b, out, dtype)
     if out is None and beta != 0:
-        raise ValueError(f"beta={beta} adds to what is in out: give out")
+        raise ValueError(f"beta={beta} adds to the content of out: give out")
     c = Operand.new(shape, dtype) if out is None else out
     if 0 in shape:
         return NothingToDo((c,))
@@ -144,7 +146,7 @@ def matrix_product(
     a, b, c = _without_batch(a, b, c)
     is_vector = by_vector is not None and c.ndim == 2 and 1 in c.shape
     factors, other = {"alpha": alpha, "beta": beta}, None
-    if also_by is not None:  # it passes a product by a vector on
+    if also_by is not None:  # the other kernel also decides about products with a vector
         other = Instead(also_by, *given, out=out, **factors)
     elif by_vector is not None and is_vector and c.shape[1] == 1:
         other = Instead(by_vector, a, b.select(1, 0), out=c.select(1, 0), **factors)
@@ -152,7 +154,7 @@ def matrix_product(
         other = Instead(by_vector, b.T, a.select(0, 0), out=c.select(0, 0), **factors)
     (m, n), batch = c.shape[-2:], len(c) if c.ndim == 3 else 1
     of_c = Stored.of(c, may_transpose=False)
-    if alpha == 0 or a.shape[-1] == 0:  # as BLAS does, so that NaN in A or B do not get through
+    if alpha == 0 or a.shape[-1] == 0:  # as in BLAS: a NaN in A or B does not reach C
         unread = Stored(None, False, 0), Stored(None, False, n)
         return MatrixProduct(m, n, 0, batch, *unread, of_c, 0.0, beta, other, is_vector)
     read = Stored.of(a), Stored.of(b)
@@ -165,10 +167,10 @@ def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -
     if not {a.ndim, b.ndim} <= {2, 3}:
         raise ValueError(f"{shapes}: matrices (2-D) or batches of them (3-D) are needed")
     if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"{shapes}: as many columns of a as rows of b are needed")
+        raise ValueError(f"{shapes}: a must have as many columns as b has rows")
     lengths = {len(array) for array in (a, b) if array.ndim == 3}
     if len(lengths - {1}) > 1:
-        raise ValueError(f"{shapes}: batches of one length are needed, or of length 1")
+        raise ValueError(f"{shapes}: batches must have the same length, or length 1")
     batch = (next(iter(lengths - {1}), 1),) if lengths else ()
     shape = (*batch, a.shape[-2], b.shape[-1])
     if out is not None and out.shape != shape:
@@ -179,13 +181,13 @@ def _shape_of_product(a: Operand, b: Operand, out: Operand | None, dtype: str) -
 
 
 def _without_batch(a: Operand, b: Operand, c: Operand) -> tuple[Operand, Operand, Operand]:
-    """Return one product of matrices in place of a batch where that is possible."""
+    """Return one product of matrices instead of a batch if possible."""
     if c.ndim == 2:
         return a, b, c
     if len(c) == 1:
         return _first(a), _first(b), _first(c)
     rows = len(c) * c.shape[1]
-    if _is_tall(a) and _is_tall(c) and _is_shared(b) and rows <= MOST_ROWS:
+    if _is_tall(a) and _is_tall(c) and _is_shared(b) and rows <= MAX_ROWS:
         return _tall(a), _first(b), _tall(c)
     return a, b, c
 
@@ -199,7 +201,7 @@ def _first(array: Operand) -> Operand:
 
 
 def _is_tall(array: Operand) -> bool:
-    """Return whether the matrices of a batch follow each other as their rows do."""
+    """Return whether a batch is one tall matrix: consecutive matrices are as far apart as their rows."""
     if array.ndim == 2 or len(array) == 1:
         return False
     _, rows, _ = array.shape
@@ -207,7 +209,7 @@ def _is_tall(array: Operand) -> bool:
 
 
 def _tall(array: Operand) -> Operand:
-    """Return a batch as one matrix; see `_is_tall`."""
+    """Return a batch as one tall matrix; see `_is_tall`."""
     batch, rows, columns = array.shape
     apart = array.strides[0] if rows == 1 else array.strides[1]
     return replace(array, shape=(batch * rows, columns), strides=(apart, array.strides[2]))

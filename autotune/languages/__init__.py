@@ -1,12 +1,12 @@
-"""Source languages: how a source becomes a binary, on any machine and without a context.
+"""Source languages, which compile a source to a binary on any machine, without a GPU context.
 
 ============= ==============================================================
-`base`        the contract of a language
+`base`        the interface of a language
 `registry`    languages, compilers and interpreters by name
-`slices`      a Python function with all that it uses, cut out of its files
+`slices`      extracts a Python function and its dependencies from their files
 `triton`      Triton
-`ptx`         the PTX of several functions as one
-`cubins`      ready cubins
+`ptx`         joins the PTX of several functions
+`cubins`      precompiled cubins
 `interpreter` Triton's interpreter, which verifies kernels without a GPU
 ============= ==============================================================
 """

@@ -1,8 +1,8 @@
-"""The contract of a source language that is no backend's own dialect of C.
+"""The interface of a source language other than the dialect of C that a backend compiles itself.
 
-A language says which text decides the code of a function, and which symbols are compiled in for a
-configuration and problem. Text and symbols are all that its compiler gets, in any process. The binary
-says how it is launched: see `autotune.devices.base.Convention`.
+A language returns the text that decides the code of a function. For a configuration and problem it
+returns the symbols to compile in. Its compiler gets only this text and these symbols, in any process.
+The binary states how to launch it: see `autotune.devices.base.Convention`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Protocol
 from autotune.devices.base import Compiler
 from autotune.values import Value
 
-#: Compilers may use that this divides an integer, or an address.
+#: Compilers may specialise for integers, and for addresses in bytes, that are multiples of this.
 ALIGNMENT = 16
-#: Stands for an integer that is not known: neither 1 nor a multiple of anything.
+#: Placeholder for an unknown integer: it is not 1 and not a multiple of `ALIGNMENT`.
 UNKNOWN = 3
 
 
@@ -25,41 +25,47 @@ UNKNOWN = 3
 class Passed:
     """A value that a launch passes, for one problem."""
 
-    #: Of the argument or scratch buffer; empty for a number.
+    #: Name of the argument or scratch buffer; empty for a number.
     name: str
-    #: NumPy's name of the type, of elements for an array.
+    #: NumPy's name of the type; for an array, of its elements.
     dtype: str
-    #: None for an array.
+    #: The number; None for an array.
     value: int | float | bool | None = None
-    #: Bytes past a boundary of 16 at which an array begins.
+    #: Bytes between a 16-byte boundary and the first element of an array.
     offset_bytes: int = 0
 
 
 class Files(Protocol):
-    """Access to a person's own files."""
+    """Access to the user's own files."""
 
     def read(self, file: Path) -> str:
-        """Return the text of a file; `SpecError` if it cannot be read or another user may change it."""
+        """Return the text of a file.
+
+        Raises
+        ------
+        SpecError
+            If the file cannot be read, or another user may change it.
+        """
 
     def read_bytes(self, file: Path) -> bytes:
-        """Return the content of a file, as `read` does."""
+        """Return the content of a file; raise the errors of `read`."""
 
     def of_module(self, name: str, folder: Path) -> list[Path]:
-        """Return the files that are run to import a person's own module; none for an installed one."""
+        """Return the files that Python runs to import a user's module; empty if it is installed."""
 
 
 class Language(Compiler, Protocol):
-    """A source language; see the functions of `Compiler` too."""
+    """A source language, which is also a `Compiler`."""
 
     #: Backends whose devices run its binaries.
     backends: tuple[str, ...]
-    #: Name of the backend that runs its sources on the host, slowly; empty if there is none.
+    #: Name of the backend that interprets its sources on the host; empty if there is no interpreter.
     interpreter: str
-    #: Parameters that the compiler takes, whatever the source.
+    #: Parameters that are options of the compiler, for every source.
     options: frozenset[str]
 
     def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
-        """Return the text that decides the code of functions; `SpecError` if one is missing."""
+        """Return the text that decides the code of functions; `SpecError` if a function is missing."""
 
     def symbols(
         self,
@@ -68,11 +74,11 @@ class Language(Compiler, Protocol):
         launches: Sequence[Sequence[Passed]],
         values: Mapping[str, Value],
     ) -> dict[str, str]:
-        """Return what is compiled in, as texts by name; `SpecError` if something is missing.
+        """Return the symbols to compile in, as texts by name; `SpecError` if a symbol is missing.
 
-        ``launches`` are all launches of the function; ``values`` the parameters and problem fields.
-        Functions of one configuration are compiled with the symbols of all of them.
+        ``launches`` are all launches of the function; ``values`` are the parameters and problem fields.
+        The functions of a configuration are compiled together, with the symbols of all of them.
         """
 
     def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
-        """Return the threads of a block in a configuration; empty if the launch function decides."""
+        """Return the block size of a configuration; empty if the launch function decides it."""

@@ -1,6 +1,6 @@
-"""Ready cubins: a folder of them as a language, whose compiler picks the file of a configuration.
+"""A folder of precompiled cubins as a language, whose compiler picks the file of a configuration.
 
-The words of a file's name, between hyphens, are its architecture and the value of each parameter:
+The name of a file lists its architecture and its parameter values, separated by hyphens:
 ``scale-sm_90-BLOCK=128.cubin``.
 """
 
@@ -21,7 +21,7 @@ _ENDING = ".cubin"
 
 
 class CubinLanguage:
-    """See `autotune.languages.base.Language`. The launch function decides the block, as for CUDA C++."""
+    """Precompiled cubins as a `Language`; the launch function decides the block, as in CUDA C++."""
 
     backends: tuple[str, ...] = ("cuda",)
     interpreter = ""
@@ -30,8 +30,8 @@ class CubinLanguage:
     def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
         found = sorted(file.glob(f"*{_ENDING}"))
         if not found:
-            raise SpecError(f"{file.name} is no folder with files *{_ENDING}")
-        codes = {each.stem: files.read_bytes(each) for each in found}
+            raise SpecError(f"{file.name} is not a folder with files *{_ENDING}")
+        codes = {cubin.stem: files.read_bytes(cubin) for cubin in found}
         return json.dumps(
             {stem: b64encode(code).decode() for stem, code in codes.items()}, indent=1
         )
@@ -68,7 +68,8 @@ class CubinLanguage:
         found = [stem for stem in codes if wanted <= set(stem.split("-"))]
         if len(found) != 1:
             raise CompileError(
-                f"{len(found) or 'no'} cubins for {' '.join(sorted(wanted))} among {', '.join(codes)}"
+                f"{len(found) or 'no'} cubins match {' '.join(sorted(wanted))}, expected 1; "
+                f"the folder has {', '.join(codes)}"
             )
         functions = tuple(CompiledFunction(entry) for entry in entries)
         return Binary(b64decode(codes[found[0]]), functions, "", key="")

@@ -1,6 +1,6 @@
-"""Runs Triton kernels on the host by Triton's interpreter, to verify them where there is no GPU.
+"""Runs Triton kernels on the host in Triton's interpreter, to verify them without a GPU.
 
-The interpreter is chosen when Triton is imported, so that it has processes of its own.
+Triton decides at its import whether it interprets. So the interpreter runs in processes of its own.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from autotune.devices.host import host_difference
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, constants_of, jit_function
 
-#: Makes `triton.jit` return interpreted functions, where it is set before Triton is imported.
+#: `triton.jit` returns interpreted functions if this variable is set before Triton is imported.
 _SETTING = "TRITON_INTERPRET"
-#: Where buffers begin, as on a GPU.
+#: Alignment of buffers in bytes, as on a GPU.
 _BOUNDARY = 256
-#: Its interpreter takes the integer of an array, which NumPy 2.4 refuses.
+#: The interpreter of this version converts arrays to integers, which NumPy 2.4 refuses.
 _OLD = "triton 3.6."
-_NO_TIMES = "an interpreter is not timed"
+_NO_TIMES = "the interpreter does not measure times; use a GPU"
 _NUMPY = {short: name for name, short in TYPES.items()}
 
 
 class InterpreterBackend:
-    """See `autotune.devices.base.Backend`. Its binaries are sources with their symbols."""
+    """Triton's interpreter as a `Backend`; its binaries are sources with their symbols."""
 
     name = "interpreter"
 
@@ -91,7 +91,9 @@ class InterpreterBackend:
 
     def open(self, device: Device) -> HostExecutor:
         if _SETTING not in os.environ and "triton" in sys.modules:
-            raise DeviceError("Triton was imported without its interpreter")
+            raise DeviceError(
+                f"Triton was imported without its interpreter; set {_SETTING}=1 before the import"
+            )
         os.environ[_SETTING] = "1"
         return HostExecutor(device)
 
@@ -109,7 +111,7 @@ class HostBuffer:
 
 
 class Pointer:
-    """An array argument as the interpreter takes it: it asks for no more of a tensor than this."""
+    """An array argument with the methods of a tensor that the interpreter calls."""
 
     def __init__(self, address: int, dtype: str) -> None:
         self._address, self.dtype = address, dtype
@@ -120,12 +122,12 @@ class Pointer:
     def _itself(self, *_: object, **__: object) -> Pointer:
         return self
 
-    # The interpreter would copy tensors of a device to the host and back.
+    # The interpreter calls these to copy tensors between device and host; the data are on the host.
     untyped_storage = cpu = new_empty = set_ = copy_ = storage_offset = size = stride = _itself
 
 
 class HostExecutor:
-    """See `autotune.devices.base.Executor`; nothing is timed."""
+    """An `Executor` on the host that verifies and does not measure times."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -187,7 +189,7 @@ class HostExecutor:
             try:
                 module(step)
             except Exception as error:
-                raise LaunchError(f"the interpreter stopped: {error.__cause__ or error}") from error
+                raise LaunchError(f"the interpreter failed: {error.__cause__ or error}") from error
         return 1e3 * (time.perf_counter() - start)
 
     def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
@@ -213,7 +215,7 @@ class HostExecutor:
 
 
 def _launcher(source: str, name: str, defines: Mapping[str, str]) -> Callable[[BoundLaunch], None]:
-    """Return a function that interprets the launches of a source's function."""
+    """Return a function that interprets one launch of a function of the source."""
     function, given = jit_function(source, name), constants_of(source, name, defines)
     kinds = [
         text.lstrip("*").split("%")[0].split("=")[0]
@@ -222,7 +224,7 @@ def _launcher(source: str, name: str, defines: Mapping[str, str]) -> Callable[[B
 
     def launch(step: BoundLaunch) -> None:
         passed = [_passed(value, kind) for value, kind in zip(step.args, kinds, strict=True)]
-        runtime = (each for each in function.arg_names if each not in given)
+        runtime = (argument for argument in function.arg_names if argument not in given)
         named = dict(zip(runtime, passed, strict=False))
         function.run(**named, **given, grid=step.grid, warmup=False)
 
@@ -237,7 +239,8 @@ def _passed(value: Any, kind: str) -> Any:
 
 def _difference(comparison: Comparison) -> Difference:
     dtype, count = comparison.dtype, comparison.count
-    raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # true is the byte 1 alone
+    # Bytes, because NumPy takes every byte but 0 for true, and only the byte 1 is correct.
+    raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype
 
     def floats(buffer: HostBuffer) -> NDArray[Any]:
         return buffer.inner.view(np.float32 if buffer.nbytes == 4 * count else np.float64)

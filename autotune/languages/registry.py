@@ -1,6 +1,6 @@
 """Finds source languages, their compilers and their interpreters by name.
 
-A backend's name stands for the dialect of C that it compiles itself: CUDA C++ by NVRTC, OpenCL C.
+The name of a backend also names the dialect of C that it compiles: CUDA C++ (NVRTC) or OpenCL C.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from autotune.devices.base import Backend, Compiler
 from autotune.errors import UsageError, unknown
 from autotune.languages.base import Language
 
-#: Names of the languages that backends do not compile themselves.
+#: Names of the languages other than the backends' dialects of C.
 LANGUAGES = ("triton", "cubin")
 
 
 def compiler(name: str) -> Compiler:
-    """Return the compiler of a language, and import only that one."""
+    """Return the compiler of a language or backend; import no other compiler."""
     return language(name) if name in LANGUAGES else find_backend(name)
 
 
 def find_backend(name: str) -> Backend:
-    """Return a backend by name, an interpreter of a language among them."""
+    """Return a backend by name; ``interpreter`` is the backend of Triton's interpreter."""
     if name == "interpreter":
         from autotune.languages.interpreter import InterpreterBackend
 
@@ -29,7 +29,7 @@ def find_backend(name: str) -> Backend:
 
 
 def language(name: str) -> Language:
-    """Return a language of `LANGUAGES`."""
+    """Return a language by its name in `LANGUAGES`."""
     if name == "triton":
         from autotune.languages.triton import TritonLanguage
 

@@ -1,7 +1,7 @@
-"""Cuts a Python function, and all that it uses of a person's own modules, out of their files.
+"""Extracts a Python function and its dependencies in the user's own modules as one text: a slice.
 
-The text stands for the function anywhere: as a fingerprint, and to run it without its files. It changes
-with the function, the functions that it calls and the globals that it uses, and with nothing else.
+The slice is hashed for fingerprints, and other processes run it without the files. It changes only if
+the function, a function that it calls or a global that it uses changes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from autotune.languages.base import Files
 
 #: The line before the text of each module.
 _MODULE = re.compile(r"^#: module (\S+)$\n", re.MULTILINE)
-#: Decorators that search, which this tuner does.
+#: Triton's decorators that choose configurations; this tuner replaces them, so slices drop them.
 _TUNERS = ("autotune", "heuristics")
 #: Stands for every name of a module.
 _ALL = "*"
-#: Texts whose trees are kept, and statements whose bound and used names are kept, because each configuration of a
-#: kernel needs its source.
-_TREES, _STATEMENTS = 64, 8192
+#: Syntax trees to cache, by text. Each configuration of a kernel needs its source.
+_TREES = 64
+#: Statements to cache bound and used names of.
+_STATEMENTS = 8192
 
 
 @dataclass(frozen=True)
@@ -39,60 +40,62 @@ class FunctionParameter:
     name: str
     #: The annotation's last word, such as ``constexpr``.
     annotation: str
-    #: Whether the function has a default for it.
+    #: Whether the parameter has a default.
     has_default: bool
-    #: Decorator options that name it in a list that is written out, such as ``do_not_specialize``.
+    #: Decorator options whose literal list names the parameter, such as ``do_not_specialize``.
     named_in: tuple[str, ...] = ()
 
 
 def cut(file: Path, functions: Sequence[str], files: Files) -> str:
-    """Return the text of functions with all that they use; `SpecError` if one is not in the file."""
+    """Return the slice of functions of a file; `SpecError` if the file lacks a function."""
     slicer = _Slicer(files)
     module = slicer.module(_dotted(file), file)
     for function in functions:
         if not any(function in _bound(node) for node in module.tree.body):
             raise SpecError(f"{file.name} has no function {function!r}")
         slicer.want(module, function)
-    return "\n".join(f"#: module {each.name}\n{each.text()}" for each in slicer.in_order(module))
+    return "\n".join(f"#: module {part.name}\n{part.text()}" for part in slicer.in_order(module))
 
 
 @cache
 def function_parameters(text: str, function: str) -> tuple[FunctionParameter, ...]:
-    """Return the parameters of a function that `cut` returned."""
+    """Return the parameters of a function of a slice; see `cut`."""
     nodes = ast.parse(_parts(text)[-1][1]).body
     found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function]
     if not found:
         raise SpecError(
-            f"no function {function} among those of the source: 'FILE:FUNCTION,FUNCTION' has several"
+            f"the source has no function {function}; name all functions: 'FILE:FUNCTION,FUNCTION'"
         )
     arguments = found[-1].args
     listed = [*arguments.posonlyargs, *arguments.args]
     first = len(listed) - len(arguments.defaults)
     given = [number >= first for number in range(len(listed))]
     given += [default is not None for default in arguments.kw_defaults]
-    calls = [each for each in found[-1].decorator_list if isinstance(each, ast.Call)]
-    named = [(each.arg or "", _literals(each.value)) for call in calls for each in call.keywords]
+    calls = [node for node in found[-1].decorator_list if isinstance(node, ast.Call)]
+    named = [
+        (keyword.arg or "", _literals(keyword.value)) for call in calls for keyword in call.keywords
+    ]
     return tuple(
         FunctionParameter(
-            each.arg,
-            _last_word(each.annotation),
+            argument.arg,
+            _last_word(argument.annotation),
             has_default,
-            tuple(option for option, names in named if each.arg in names or place in names),
+            tuple(option for option, names in named if argument.arg in names or place in names),
         )
-        for place, (each, has_default) in enumerate(
+        for place, (argument, has_default) in enumerate(
             zip([*listed, *arguments.kwonlyargs], given, strict=True)
         )
     )
 
 
 def _literals(node: ast.expr) -> list[object]:
-    """Return the constants of a list or tuple; of anything else none."""
+    """Return the constants of a list or tuple; no constants for any other expression."""
     elements = node.elts if isinstance(node, ast.List | ast.Tuple) else []
-    return [each.value for each in elements if isinstance(each, ast.Constant)]
+    return [element.value for element in elements if isinstance(element, ast.Constant)]
 
 
 def run_slice(text: str, function: str) -> Any:
-    """Run a text of `cut` in modules of its own; return what is bound to the function's name."""
+    """Run a slice in temporary modules; return the object that the function's name is bound to."""
     parts = _parts(text)
     names = [name for name, _ in parts]
     before = {name: sys.modules[name] for name in names if name in sys.modules}
@@ -104,7 +107,7 @@ def run_slice(text: str, function: str) -> Any:
             module.__package__ = name if hasattr(module, "__path__") else name.rpartition(".")[0]
             _bind(name, module)
             file = f"{name}.py"
-            # For `inspect`; without a time it is not compared with a file of that name.
+            # For `inspect`. Without a time, `linecache` does not compare the text with a file.
             linecache.cache[file] = (len(part), None, StringIO(part).readlines(), file)
             exec(compile(part, file, "exec"), vars(module))
     finally:
@@ -116,7 +119,7 @@ def run_slice(text: str, function: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Stands for a package whose own code is not run."""
+    """A placeholder for a package whose ``__init__.py`` is not in the slice."""
 
 
 def _bind(name: str, module: ModuleType) -> None:
@@ -131,13 +134,13 @@ def _bind(name: str, module: ModuleType) -> None:
 
 
 def _parts(text: str) -> list[tuple[str, str]]:
-    """Return name and text of each module, the function's last."""
+    """Return the name and text of each module; the function's own module is the last."""
     _, *parts = _MODULE.split(text)
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def _dotted(file: Path) -> str:
-    """Return the name of a file's module, with the packages that it is in."""
+    """Return the full module name of a file, with its packages."""
     names, folder = [] if file.stem == "__init__" else [file.stem], file.parent
     while (folder / "__init__.py").is_file():
         names, folder = [folder.name, *names], folder.parent
@@ -146,34 +149,34 @@ def _dotted(file: Path) -> str:
 
 @dataclass(eq=False)
 class _Slice:
-    """A module, and its statements that are wanted."""
+    """A module and the statements to keep of it."""
 
     name: str
     file: Path
     lines: list[str]
     tree: ast.Module
     wanted: list[ast.stmt] = field(default_factory=list)
-    #: Modules that the wanted statements import.
+    #: Modules that the kept statements import.
     needs: list[_Slice] = field(default_factory=list)
 
     def text(self) -> str:
-        """Return the wanted statements in their order."""
+        """Return the kept statements in the order of the file."""
         kept: set[int] = set()
         for node in self.wanted:
             decorators = getattr(node, "decorator_list", [])
-            first = min([node.lineno, *(each.lineno for each in decorators)])
+            first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
             dropped = {
                 line
-                for each in decorators
-                if _last_word(each) in _TUNERS
-                for line in range(each.lineno, (each.end_lineno or each.lineno) + 1)
+                for decorator in decorators
+                if _last_word(decorator) in _TUNERS
+                for line in range(decorator.lineno, (decorator.end_lineno or decorator.lineno) + 1)
             }
             kept |= set(range(first, (node.end_lineno or first) + 1)) - dropped
         return "".join(f"{self.lines[number - 1]}\n" for number in sorted(kept))
 
     @property
     def is_package(self) -> bool:
-        """True for the file that is run for a package itself."""
+        """True for the ``__init__.py`` of a package."""
         return self.file.stem == "__init__"
 
 
@@ -183,7 +186,7 @@ class _Slicer:
         self._modules: dict[Path, _Slice] = {}
 
     def module(self, name: str, file: Path) -> _Slice:
-        """Return the module of a file, read once."""
+        """Return the module of a file; read each file once."""
         if file not in self._modules:
             text = self._files.read(file)
             try:
@@ -194,7 +197,7 @@ class _Slicer:
         return self._modules[file]
 
     def want(self, module: _Slice, name: str) -> None:
-        """Take the statements that bind a name, and all that they use."""
+        """Keep the statements that bind a name, and all statements that they use."""
         for node in module.tree.body:
             is_future = isinstance(node, ast.ImportFrom) and node.module == "__future__"
             bound = _bound(node)
@@ -207,7 +210,7 @@ class _Slicer:
                 self.want(module, used)
 
     def _follow(self, module: _Slice, node: ast.Import | ast.ImportFrom) -> None:
-        """Take what a statement imports of a person's own modules."""
+        """Keep the statements that an import uses in the user's own modules."""
         for alias in node.names:
             if isinstance(node, ast.Import):
                 self._take(module, alias.name, _ALL)
@@ -220,10 +223,10 @@ class _Slicer:
                 self._take(module, source, alias.name)
 
     def _take(self, module: _Slice, source: str, name: str) -> bool:
-        """Take a name of a module, given by its dotted name; return whether there is such a module."""
+        """Keep a name of a module; return False if the user has no module of that dotted name."""
         folder = module.file.parents[module.name.count(".") + module.is_package]
         found = self._files.of_module(source, folder) if source else []
-        if not found or len(found) <= source.count("."):  # a part of the name is no module
+        if not found or len(found) <= source.count("."):  # a part of the name is not a module
             return False
         other = self.module(source, found[-1])
         if other is not module and other not in module.needs:
@@ -232,15 +235,18 @@ class _Slicer:
         return True
 
     def in_order(self, module: _Slice) -> list[_Slice]:
-        """Return a module after the modules that it needs."""
+        """Return the modules in import order: dependencies first, the given module last."""
         done: dict[str, _Slice] = {}
 
-        def visit(each: _Slice, path: tuple[_Slice, ...]) -> None:
-            if each in path:
-                raise SpecError(f"{each.file.name} and {path[-1].file.name} import each other")
-            for needed in each.needs:
-                visit(needed, (*path, each))
-            done[each.name] = each
+        def visit(current: _Slice, path: tuple[_Slice, ...]) -> None:
+            if current in path:
+                raise SpecError(
+                    f"{current.file.name} and {path[-1].file.name} import each other; move what both "
+                    "use to a third file"
+                )
+            for needed in current.needs:
+                visit(needed, (*path, current))
+            done[current.name] = current
 
         visit(module, ())
         return list(done.values())
@@ -253,7 +259,7 @@ def _parsed(text: str) -> ast.Module:
 
 @lru_cache(_STATEMENTS)
 def _imports(node: ast.stmt) -> list[ast.Import | ast.ImportFrom]:
-    return [each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom)]
+    return [inner for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom)]
 
 
 @lru_cache(_STATEMENTS)
@@ -276,23 +282,23 @@ def _bound_inside(node: ast.stmt) -> Iterator[str]:
 
 @lru_cache(_STATEMENTS)
 def _used(node: ast.stmt) -> set[str]:
-    """Return the names of a module that a statement may use; a function's own names are none."""
+    """Return the module's names that a statement may use, without a function's local names."""
     if not isinstance(node, ast.FunctionDef):
         return _names(node)
-    kept = [each for each in node.decorator_list if _last_word(each) not in _TUNERS]
-    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-    own |= {name for each in node.body for name in _bound_inside(each)}
-    inside = {name for each in node.body for name in _names(each)}
-    outside = {name for each in (*kept, node.args, node.returns) for name in _names(each)}
+    kept = [decorator for decorator in node.decorator_list if _last_word(decorator) not in _TUNERS]
+    own = {argument.arg for argument in ast.walk(node.args) if isinstance(argument, ast.arg)}
+    own |= {name for statement in node.body for name in _bound_inside(statement)}
+    inside = {name for statement in node.body for name in _names(statement)}
+    outside = {name for part in (*kept, node.args, node.returns) for name in _names(part)}
     return (inside - own) | outside
 
 
 def _names(node: ast.AST | None) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)} if node else set()
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)} if node else set()
 
 
 def _last_word(node: ast.expr | None) -> str:
-    """Return the last name of a dotted one, whether it is called, quoted or neither."""
+    """Return the last part of a dotted name, which may be called or quoted."""
     if isinstance(node, ast.Call):
         return _last_word(node.func)
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,7 +1,7 @@
-"""Triton: a `triton.jit` function to a cubin, for any architecture, without a GPU or driver.
+"""Compiles a `triton.jit` function to a cubin for any architecture, without a GPU or driver.
 
-Types of arguments are symbols, specialised as Triton specialises them: integers that are 1 are compiled
-in, and of addresses and integers it is known that 16 divides them.
+The types of arguments are symbols, specialised as Triton does: an integer that is 1 is compiled in.
+Integers and addresses that are multiples of 16 are marked so.
 """
 
 from __future__ import annotations
@@ -43,27 +43,30 @@ TYPES = {
     "bfloat16": "bf16",
     "bool": "i1",
 }
+#: Scalar types whose values Triton does not specialise for.
 _NEVER_SPECIALISED = ("i1", "fp16", "fp32", "fp64")
-#: Threads of a warp, and warps of a block where no parameter says otherwise: Triton's default.
-_WARP, _WARPS = 32, 4
-#: Texts in the log of an assembler, or of Triton, that found too little of a resource.
-_TOO_MUCH = ("uses too much shared data", "out of resource")
-#: The option, as nvcc's, for lines of the source in the code.
+#: Threads per warp.
+_WARP = 32
+#: Warps per block without a parameter ``num_warps``: Triton's default.
+_DEFAULT_WARPS = 4
+#: Texts with which the assembler or Triton reports that a resource limit is exceeded.
+_OUT_OF_RESOURCES = ("uses too much shared data", "out of resource")
+#: Option that keeps source lines in the binary; nvcc has the same.
 _LINES = "-lineinfo"
-#: Metadata of binaries that need more than a plain launch.
+#: Metadata of binaries that a plain launch cannot run.
 _UNSUPPORTED = (
     *("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl"),
 )
-#: The symbol that holds the types of a function's arguments.
+#: Name of the symbol with the types of a function's arguments.
 SIGNATURE = "({})"
 
 
-#: What a compile changes is the process's: its standard error, and Triton's settings.
-_alone = threading.Lock()
+#: Serialises compiles: each one changes the standard error and Triton's settings of the process.
+_compile_lock = threading.Lock()
 
 
 class TritonLanguage:
-    """See `autotune.languages.base.Language`."""
+    """Triton as a `Language`."""
 
     backends: tuple[str, ...] = ("cuda",)
     interpreter = "interpreter"
@@ -81,29 +84,34 @@ class TritonLanguage:
     ) -> dict[str, str]:
         parameters = slices.function_parameters(source, function)
         constants = [
-            each
-            for each in parameters
-            if each.annotation == "constexpr" or values.get(each.name, 0) is None
+            parameter
+            for parameter in parameters
+            if parameter.annotation == "constexpr" or values.get(parameter.name, 0) is None
         ]
-        taking = [each for each in parameters if each not in constants]
+        runtime = [parameter for parameter in parameters if parameter not in constants]
+        names = [parameter.name for parameter in runtime]
         for passed in launches:
-            _check_passed(function, [each.name for each in taking], [each.name for each in passed])
-        missing = [each.name for each in constants if not (each.has_default or each.name in values)]
+            _check_passed(function, names, [argument.name for argument in passed])
+        missing = [
+            parameter.name
+            for parameter in constants
+            if not (parameter.has_default or parameter.name in values)
+        ]
         if missing:
             raise SpecError(
                 f"the constexpr {', '.join(missing)} of {function} is neither a parameter nor a "
                 f"field of static: give Kernel(..., {missing[0]}=(...))"
             )
-        taken = {each.name for each in constants} | self.options
+        taken = {parameter.name for parameter in constants} | self.options
         made = {name: json.dumps(values[name]) for name in sorted(taken & values.keys())}
         types = [
-            _specialised([passed[place] for passed in launches], each.named_in)
-            for place, each in enumerate(taking)
+            _specialised([passed[place] for passed in launches], parameter.named_in)
+            for place, parameter in enumerate(runtime)
         ]
         return {**made, SIGNATURE.format(function): " ".join(types)}
 
     def block(self, values: Mapping[str, Value]) -> tuple[int, ...]:
-        return (_WARP * int(values.get("num_warps", _WARPS)),)
+        return (_WARP * int(values.get("num_warps", _DEFAULT_WARPS)),)
 
     def toolchain(self) -> str:
         try:
@@ -125,14 +133,14 @@ class TritonLanguage:
         entries: Sequence[str] = (),
     ) -> Binary:
         self.toolchain()
-        with _alone, _quiet() as log:
+        with _compile_lock, _quiet() as log:
             try:
                 with _settings(options):
                     parts = [_compiled(source, name, defines, options, device) for name in entries]
                     code = _assembled([made for made, _ in parts], defines, options, device)
             except Exception as error:
                 raise _compile_error(error, log()) from error
-            # Of a function that was assembled twice the last report is that of the code.
+            # If a function was assembled twice, the last report is that of the binary.
             reported = {entry.name: entry for entry in nvrtc.compiled_functions(log())}
         functions = (
             _compiled_function(name, *part, reported)
@@ -152,11 +160,11 @@ def nothing():
 def _compiled_function(
     name: str, made: Any, passed: Sequence[int], reported: Mapping[str, CompiledFunction]
 ) -> CompiledFunction:
-    """Return the resources and the convention of launches of a kernel that Triton compiled."""
+    """Return the resources and the launch convention of a kernel that Triton compiled."""
     metadata = made.metadata
-    for what in _UNSUPPORTED:
-        if getattr(metadata, what, 0):
-            raise CompileError(f"{name} is compiled with {what}, which no launch here provides")
+    for feature in _UNSUPPORTED:
+        if getattr(metadata, feature, 0):
+            raise CompileError(f"{name} needs {feature}, which launches here do not support")
     given = len(set(re.findall(rf"\b{metadata.name}_param_(\d+)", made.asm["ptx"])))
     convention = Convention(
         block=_WARP * int(metadata.num_warps),
@@ -176,26 +184,29 @@ def _compiled_function(
 
 
 def _check_passed(function: str, names: Sequence[str], passed: Sequence[str]) -> None:
-    """Raise `SpecError` if a launch passes other arguments than a function takes, as far as names tell."""
+    """Raise `SpecError` if a launch passes a wrong number of arguments, or the names in another order."""
     is_shuffled = sorted(names) == sorted(passed) and list(names) != list(passed)
     if len(names) != len(passed) or is_shuffled:
         raise SpecError(
             f"{function} takes ({', '.join(names)}), and its launch passes "
-            f"({', '.join(name or 'a number' for name in passed)}): constexpr arguments aside they "
-            "have to agree in number and order"
+            f"({', '.join(name or 'a number' for name in passed)}): without constexpr arguments, both "
+            "must agree in number and order"
         )
 
 
 def _specialised(passed: Sequence[Passed], named_in: Sequence[str]) -> str:
-    """Return the type of an argument with what holds for it in all launches: ``i32=1``, ``*fp32%16``.
+    """Return the type of an argument, specialised for all its launches: ``i32=1``, ``*fp32%16``.
 
-    ``named_in`` are options of `triton.jit` that name it: other values need no other binary then.
+    ``named_in`` are the options of `triton.jit` that name the argument and so limit specialisation.
     """
-    kinds = {("*" if each.value is None else "") + TYPES.get(each.dtype, "") for each in passed}
+    kinds = {("*" if value.value is None else "") + TYPES.get(value.dtype, "") for value in passed}
     (kind, *others) = sorted(kinds)
     if others or kind in ("", "*"):
-        raise SpecError(f"argument {passed[0].name!r}: Triton has no {passed[0].dtype} for it")
-    numbers = [each.offset_bytes if each.value is None else each.value for each in passed]
+        raise SpecError(
+            f"argument {passed[0].name!r}: Triton has no type for {passed[0].dtype}, or launches pass "
+            "different types"
+        )
+    numbers = [value.offset_bytes if value.value is None else value.value for value in passed]
     if kind in _NEVER_SPECIALISED or "do_not_specialize" in named_in:
         return kind
     if not kind.startswith("*") and all(number == 1 for number in numbers):
@@ -205,31 +216,34 @@ def _specialised(passed: Sequence[Passed], named_in: Sequence[str]) -> str:
 
 
 def jit_function(source: str, name: str) -> Any:
-    """Run a source and return its `triton.jit` function, without what is wrapped around it."""
+    """Run a source and return its `triton.jit` function without other decorators."""
     function = slices.run_slice(source, name)
     while hasattr(getattr(function, "fn", None), "fn"):
         function = function.fn
     if not hasattr(function, "arg_names"):
-        raise CompileError(f"{name} is no function with the decorator @triton.jit")
+        raise CompileError(f"{name} is not a function with the decorator @triton.jit")
     return function
 
 
 def constants_of(source: str, name: str, defines: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a function's constexpr arguments without defaults, and of arguments that are None."""
-    parameters = slices.function_parameters(source, name)
-    known = {each: json.loads(defines[each.name]) for each in parameters if each.name in defines}
-    # Symbols of a configuration's other functions may have names of this one's arguments.
+    """Return a function's constants: constexpr arguments with a symbol, and arguments that are None."""
+    known = {
+        parameter: json.loads(defines[parameter.name])
+        for parameter in slices.function_parameters(source, name)
+        if parameter.name in defines
+    }
+    # A symbol of another function may have the name of a runtime argument of this function.
     return {
-        each.name: value
-        for each, value in known.items()
-        if each.annotation == "constexpr" or value is None
+        parameter.name: value
+        for parameter, value in known.items()
+        if parameter.annotation == "constexpr" or value is None
     }
 
 
 def _compiled(
     source: str, name: str, defines: Mapping[str, str], options: Sequence[str], device: Device
 ) -> tuple[Any, list[int]]:
-    """Return Triton's compiled kernel, and the positions of the arguments that are passed to it."""
+    """Return Triton's compiled kernel, and the positions of the arguments that launches pass."""
     from triton import compile as triton_compile
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -237,7 +251,7 @@ def _compiled(
     types = iter(enumerate(defines[SIGNATURE.format(name)].split()))
     function, given = jit_function(source, name), constants_of(source, name, defines)
     if not hasattr(function, "params"):
-        raise CompileError("Triton interprets and does not compile; unset TRITON_INTERPRET")
+        raise CompileError("Triton interprets instead of compiling; unset TRITON_INTERPRET")
     signature, constants, attributes, passed = {}, {}, {}, []
     for place, parameter in enumerate(function.params):
         if parameter.is_constexpr or parameter.name in given:
@@ -251,7 +265,7 @@ def _compiled(
             continue
         if parameter.annotation_type not in ("", kind):
             raise CompileError(
-                f"{name}: {parameter.name} is annotated as {parameter.annotation_type}, and its launch "
+                f"{name}: {parameter.name} is annotated as {parameter.annotation_type}, but its launch "
                 f"passes {kind}"
             )
         passed.append(position)
@@ -270,7 +284,7 @@ def _compiled(
 def _assembled(
     kernels: Sequence[Any], defines: Mapping[str, str], options: Sequence[str], device: Device
 ) -> bytes:
-    """Return one cubin that has all compiled kernels."""
+    """Return one cubin with all compiled kernels."""
     if len(kernels) == 1:
         return bytes(kernels[0].asm["cubin"])
     from triton.backends.compiler import GPUTarget, Language
@@ -279,7 +293,7 @@ def _assembled(
     backend = make_backend(GPUTarget("cuda", device.compute_capability, _WARP))
     stages: dict[str, Any] = {}
     backend.add_stages(stages, backend.parse_options(_chosen(defines, options)), Language.TRITON)
-    return bytes(stages["cubin"](ptx.joined([each.asm["ptx"] for each in kernels]), {}))
+    return bytes(stages["cubin"](ptx.joined([kernel.asm["ptx"] for kernel in kernels]), {}))
 
 
 def _chosen(defines: Mapping[str, str], options: Sequence[str]) -> dict[str, Any]:
@@ -287,11 +301,13 @@ def _chosen(defines: Mapping[str, str], options: Sequence[str]) -> dict[str, Any
     chosen: dict[str, Any] = {"enable_fp_fusion": True}
     for name in TritonLanguage.options & defines.keys():
         chosen[name] = json.loads(defines[name])
-    for option in (each for each in options if each != _LINES):
+    for option in options:
+        if option == _LINES:
+            continue
         key, is_given, value = option.partition("=")
         if not is_given:
             raise CompileError(
-                f"option {option!r}: expected one of Triton's, such as 'num_warps=8'"
+                f"option {option!r}: expected an option of Triton, such as 'num_warps=8'"
             )
         chosen[key] = literal_eval(value)
     return chosen
@@ -299,7 +315,7 @@ def _chosen(defines: Mapping[str, str], options: Sequence[str]) -> dict[str, Any
 
 @contextmanager
 def _settings(options: Sequence[str]) -> Iterator[None]:
-    """Let Triton report resources, keep nothing, and write lines into the code only if asked to."""
+    """Make Triton report resources, use an empty cache, and keep source lines only on request."""
     from triton import knobs
 
     with ExitStack() as stack:
@@ -307,35 +323,35 @@ def _settings(options: Sequence[str]) -> Iterator[None]:
             stack.enter_context(group.scope())
         knobs.cache.dir = stack.enter_context(tempfile.TemporaryDirectory())
         knobs.nvidia.dump_ptxas_log = True
-        knobs.compilation.disable_line_info = (
-            _LINES not in options
-        )  # else the code has folders in it
+        # Line information contains folders, so equal kernels would have different binaries.
+        knobs.compilation.disable_line_info = _LINES not in options
         yield
 
 
 def _compile_error(error: Exception, log: str) -> CompileError:
-    """Return a compile error whose first line says what is wrong, and where in the function."""
+    """Return a compile error whose first line has the cause and its line in the function."""
     if isinstance(error, CompileError | SpecError):
         return CompileError(str(error))
     inner: BaseException = error
     while inner.__cause__ is not None and not getattr(inner, "error_message", ""):
         inner = inner.__cause__
-    said = getattr(inner, "error_message", "") or str(inner) or type(inner).__name__
+    message = getattr(inner, "error_message", "") or str(inner) or type(inner).__name__
     text, line = getattr(error, "src", ""), getattr(getattr(error, "node", None), "lineno", 0)
-    where, written = "", text.split("\n")
-    # Of an error in a call Triton gives the call's line with the text of the called function.
-    if text and 0 < line <= len(written):
-        wrong = written[line - 1].strip()
+    where, source_lines = "", text.split("\n")
+    # For an error in a called function, Triton gives that function's text with the caller's line.
+    if text and 0 < line <= len(source_lines):
+        wrong = source_lines[line - 1].strip()
         where = f" (line {line} of the function: {wrong})"
-    lines = [line.strip() for line in f"{said}\n{log}".splitlines() if line.strip()]
+    lines = [line.strip() for line in f"{message}\n{log}".splitlines() if line.strip()]
     failed = next((line for line in lines if "error:" in line), lines[0])
-    kind = ResourceError if any(each in said + log for each in _TOO_MUCH) else CompileError
+    is_out = any(phrase in message + log for phrase in _OUT_OF_RESOURCES)
+    kind = ResourceError if is_out else CompileError
     return kind(f"error: {failed}{where}")
 
 
 @contextmanager
 def _quiet() -> Iterator[Any]:
-    """Keep what Triton prints, also from C++, away from the terminal; yield a function that returns it."""
+    """Capture the output of Triton's Python and C++ code; yield a function that returns it."""
     printed = io.StringIO()
     with tempfile.TemporaryFile("w+") as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")

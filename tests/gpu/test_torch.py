@@ -299,7 +299,7 @@ def test_a_loaded_kernel_is_exported(device: str) -> None:
 
 def test_a_call_that_cannot_be_is_refused_while_it_is_compiled(device: str) -> None:
     multiply, a = load("sgemm"), normal(device, 9, 5)
-    with pytest.raises(Exception, match="as many columns of a as rows of b are needed"):
+    with pytest.raises(Exception, match="a must have as many columns as b has rows"):
         torch.compile(multiply, fullgraph=True)(a, a)
 
 
