@@ -193,7 +193,7 @@ def test_what_no_axis_runs_through_is_copied(sgemm):
 @pytest.mark.parametrize(
     ("a", "b", "named", "message"),
     [
-        ((2, 3), (4, 5), {}, r"a \[2, 3\] and b \[4, 5\]: as many columns of a as rows of b"),
+        ((2, 3), (4, 5), {}, r"a \[2, 3\] and b \[4, 5\]: a must have as many columns"),
         ((3,), (3, 5), {}, r"a \[3\] and b \[3, 5\]: matrices \(2-D\) or batches"),
         ((2, 4, 3), (3, 3, 5), {}, r"batches must have the same length, or length 1"),
         ((2, 3), (3, 5), {"out": (2, 4)}, r"give \[2, 5\], and out is \[2, 4\]"),

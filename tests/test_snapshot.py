@@ -286,7 +286,7 @@ def test_a_space_file_that_is_run_as_main_is_known_by_its_file_and_not_run_again
         ),
         (
             "LOCK = np.zeros(1 << 22)",
-            r"use 32 MiB of the script's values, and at most 16 .*functions",
+            r"use 32 MiB of the script's data; other processes get at most 16 .*functions",
         ),
     ],
 )

@@ -69,10 +69,10 @@ def test_a_declaration_reads_back():
         ({"variants": {"best": {}}}, r"variant 'best' is reserved"),
         (
             {"source": "my-kernel.cu"},
-            r"kernel name 'my-kernel': a letter, ",
+            r"kernel name 'my-kernel': expected a letter, ",
         ),
         ({"name": "../../x"}, r"kernel name '../../x': "),
-        ({"name": "k" * 101}, r"100 at most"),
+        ({"name": "k" * 101}, r"at most 100 characters"),
         ({"BLOCK__X": (1,)}, r"parameter 'BLOCK__X': .*single underscores"),
         ({"problems": [Problem(n_=1, n=1)]}, r"problem field 'n_': "),
         ({"problems": [Problem(arch=1)]}, r"problem field 'arch' is reserved"),
@@ -82,7 +82,7 @@ def test_a_declaration_reads_back():
         ),
         ({"source": None}, r"either one source or sources"),
         ({"layout": {"lda": 1.5}}, r"problem field lda=1.5 must be an int"),
-        ({"layout": {"offset_x": -1}}, r"layout field offset_x=-1: at least 0 elements past"),
+        ({"layout": {"offset_x": -1}}, r"layout field offset_x=-1: the offset must be at least 0 elements"),
         (
             {"layout": {"lda": 0}, "problems": [Problem(n=64, lda=65)]},
             r"problem \(n=64, lda=65\): .*; give other values of lda in edge_problems",

@@ -42,7 +42,6 @@ UNCLEAN = frozenset(
         "autotune/devices/base.py",
         "autotune/export/header.py",
         "autotune/export/sequence.py",
-        "autotune/kernel/space.py",
         "autotune/report/summary.py",
         "benchmarks/accuracy.py",
         "benchmarks/any_size.py",

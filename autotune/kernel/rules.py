@@ -1,4 +1,4 @@
-"""A source of a kernel: its parameters, its rules, and its functions of a configuration."""
+"""A source of a kernel: its parameters, its rules, and the functions that users attach to it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from autotune.kernel.names import check_known, fault, partial_of, refuse, values
 from autotune.values import SOURCE, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-#: A file, a text, or in another language ``FILE:FUNCTION`` or that function itself.
+#: The code of a source: a file name or a text; for other languages ``FILE:FUNCTION`` or the function.
 Code: TypeAlias = "str | Callable[..., Any]"
 
 #: Optional last argument of hooks that depend on the device.
 DEVICE = "device"
-#: Arguments of each hook, in order, before an optional `DEVICE`.
+#: Arguments of each hook in order, without the optional `DEVICE`.
 HOOKS = {
     "arguments": ("p", "rng"),
     "tolerance": ("p",),
@@ -35,7 +35,7 @@ HOOKS = {
     "options": ("c",),
     "exclusive": ("c",),
 }
-#: Facts of a device that a source can get as macros.
+#: Attributes of a device that a source can get as macros.
 _FACTS = frozenset(
     [*(field.name for field in fields(Device) if field.type == "int"), "compute_capability"]
 ) - {"index"}
@@ -48,16 +48,17 @@ class Rule:
     name: str
     doc: str
     function: Callable[..., object]
-    #: Parameters it names, in the function's order; `uses_device` if it takes ``device`` too.
+    #: The parameters that the function takes, in its order.
     parameters: tuple[str, ...]
+    #: Whether the function takes ``device`` too.
     uses_device: bool = False
-    #: For applicability: the parameters that keep their first value where the rule is false.
+    #: For applicability: the parameters that keep their first value if the rule is false.
     governs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Call:
-    """The place at which a call ends in a file."""
+    """The file, line and column at which a call ends."""
 
     file: Path
     line: int
@@ -65,23 +66,23 @@ class Call:
 
 
 class Functions:
-    """Functions that decorators attach to a kernel, or to one of its sources."""
+    """The functions that decorators attach to a kernel or to one of its sources: hooks."""
 
     def __init__(self, label: str, file: Path | None) -> None:
-        #: Name in messages.
+        #: Name for messages.
         self.label = label
         #: The file of the declaration; None in a notebook.
         self.file = file
         self.hooks: dict[str, Callable[..., Any]] = {}
-        #: Names of hooks that take the device.
+        #: Names of the hooks that take the device.
         self.device_hooks: set[str] = set()
 
     def scratch(self, function: Function) -> Function:
-        """Attach ``(c, p) -> dict of Out``: workspaces, passed after the arguments."""
+        """Attach ``(c, p) -> dict of Out``: the scratch buffers, which launches pass after the arguments."""
         return self._hook("scratch", function)
 
     def launch(self, function: Function) -> Function:
-        """Attach ``(c, p) -> Launch | tuple of Launch and Fill``: the timed unit, idempotent."""
+        """Attach ``(c, p) -> Launch | tuple of Launch and Fill``: the timed, repeatable launch sequence."""
         return self._hook("launch", function)
 
     def options(self, function: Function) -> Function:
@@ -89,11 +90,11 @@ class Functions:
         return self._hook("options", function)
 
     def requires(self, function: Function) -> Function:
-        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration."""
+        """Attach ``(c, p) -> condition``: whether a configuration supports a problem."""
         return self._hook("requires", function)
 
     def defines(self, function: Function) -> Function:
-        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters."""
+        """Attach ``(c, p) -> dict``: the macros of a configuration, instead of its parameters."""
         return self._hook("defines", function)
 
     def exclusive(self, function: Function) -> Function:
@@ -112,7 +113,7 @@ class Functions:
     def _hook(self, name: str, function: Function) -> Function:
         given, needed = tuple(inspect.signature(function).parameters), HOOKS[name]
         if given not in (needed, (*needed, DEVICE)):
-            hint = "; what a launch depends on is a parameter or a problem field, never data"
+            hint = "; a launch depends only on parameters and problem fields, never on data"
             raise self.error(
                 f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
                 f"not ({', '.join(given)}){hint if name == 'launch' else ''}"
@@ -125,7 +126,7 @@ class Functions:
 class Source(Functions):
     """One of several sources of a kernel; docs/spaces.md has its arguments and decorators.
 
-    A function of the kernel serves the sources that have none of that name.
+    A source without a function of some name uses the function of the kernel.
     """
 
     def __init__(
@@ -140,20 +141,22 @@ class Source(Functions):
     ) -> None:
         file, place = declared_at(sys._getframe(1))
         super().__init__(_label(code), file)
-        #: Where its declaration ends.
+        #: Place at which the declaration ends; None if unknown.
         self.place = place
         self.code = code
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: values_of(key, values) for key, values in parameters.items()
         }
-        refuse((SOURCE in self.parameters, f"parameter {SOURCE}: names the source; rename it"))
-        #: Macros by name, and the attribute of the device that each is.
+        refuse(
+            (SOURCE in self.parameters, f"parameter {SOURCE}: reserved for the source; rename it")
+        )
+        #: Attributes of the device, by the macros with their values.
         self.device_macros = dict(device_macros or {})
         for name, fact in self.device_macros.items():
             check_known(f"device_macros {name}", "attribute of a device", (fact,), _FACTS)
             refuse(
                 (wrong := fault("parameter", name), wrong),
-                (name in self.parameters, f"device_macros: {name} is a parameter, too"),
+                (name in self.parameters, f"device_macros: {name} is also a parameter; rename one"),
             )
         self.seeds = tuple(self.partial("seeds", seed) for seed in seeds)
         self.default_values = self.partial("default", default or {})
@@ -166,12 +169,12 @@ class Source(Functions):
         self.applies_rules: list[Rule] = []
 
     def constraint(self, function: Function) -> Function:
-        """Attach a condition over the parameters it names (and ``device``) that must hold."""
+        """Attach a condition that valid configurations meet; its arguments are parameters or ``device``."""
         self._attach(self.constraint_rules, self._rule("constraint", function))
         return function
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
-        """Attach a condition under which the governed parameters matter, and otherwise keep their first value."""
+        """Attach a condition for parameters to apply; if it is false, they keep their first value."""
         check_known("applies", "parameter", governed, self.parameters)
 
         def attach(function: Function) -> Function:
@@ -184,11 +187,11 @@ class Source(Functions):
         return attach
 
     def partial(self, where: str, values: Mapping[str, Value]) -> dict[str, Value]:
-        """Return values of some parameters as they are declared."""
+        """Return values of some parameters in the declared types; see `partial_of`."""
         return partial_of(where, values, self.parameters)
 
     def completed(self, partial: Mapping[str, Value]) -> dict[str, Value]:
-        """Return values with missing parameters at their first value."""
+        """Return values of all parameters: the given ones, else the first value."""
         return {**{name: values[0] for name, values in self.parameters.items()}, **partial}
 
     def _rule(
@@ -197,9 +200,9 @@ class Source(Functions):
         names = tuple(inspect.signature(function).parameters)
         parameters = tuple(name for name in names if name != DEVICE)
         uses_device = len(parameters) < len(names)
-        # Whether a parameter applies depends on no device.
-        asked = names if kind == "applies" else parameters
-        check_known(f"{kind} {function.__name__!r}", "parameter", asked, self.parameters)
+        # Whether a parameter applies must not depend on the device.
+        allowed = names if kind == "applies" else parameters
+        check_known(f"{kind} {function.__name__!r}", "parameter", allowed, self.parameters)
         return Rule(function.__name__, _about(function), function, parameters, uses_device, governs)
 
     def _attach(self, rules: list[Rule], rule: Rule) -> None:
@@ -209,18 +212,18 @@ class Source(Functions):
 
 
 def declared_at(frame: FrameType) -> tuple[Path | None, Call | None]:
-    """Return the file whose code a frame runs, None in a notebook, and where its call ends in it."""
+    """Return the file of a frame's module, None in a notebook, and the place where its call ends."""
     name = frame.f_globals.get("__file__")
     file = Path(name).resolve() if name else None
     if file is None or file != Path(frame.f_code.co_filename).resolve():
         return file, None
-    # Positions are None where Python keeps none.
+    # The compiler may leave out positions.
     _, line, _, column = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
     return file, None if line is None or column is None else Call(file, line, column)
 
 
 def is_text(code: str) -> bool:
-    """Return whether code is given as a text, not as a file."""
+    """Return whether code is a text, not a file name."""
     return "\n" in code or "{" in code
 
 

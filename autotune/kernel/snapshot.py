@@ -1,6 +1,6 @@
-"""Sends kernels of scripts and notebooks to other processes: functions by value, with what they use.
+"""Serialises kernels of scripts and notebooks for other processes, with the objects that they use.
 
-No process runs the script again. Of modules other than the script only names are sent.
+Other processes do not run the script again. Objects of other modules are serialised by name only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from autotune.kernel.spec import Kernel
 #: The space file of a kernel, or the state of a `snapshot`.
 Origin: TypeAlias = "Path | bytes"
 
-#: Every task carries the kernel.
-_MOST_BYTES = 16 << 20
+#: Limit for a serialised kernel in bytes, because every task contains one.
+_MAX_BYTES = 16 << 20
 
 
 def origin_of(kernel: Kernel) -> Origin:
-    """Return what another process loads a kernel from."""
+    """Return the space file or the state from which another process loads a kernel."""
     declared = as_it_is(kernel)
     if declared.state:
         return declared.state
@@ -37,29 +37,29 @@ def origin_of(kernel: Kernel) -> Origin:
 
 
 def as_it_is(kernel: Kernel) -> Kernel:
-    """Return a kernel for a run: of a space file itself, else its `snapshot`."""
+    """Return a kernel for a run: the kernel of a space file unchanged, else its `snapshot`."""
     if kernel.state or (kernel.module != "__main__" and is_of_file(kernel)):
         return kernel
     return snapshot(kernel)
 
 
 def snapshot(kernel: Kernel) -> Kernel:
-    """Return a kernel of a script as it is now: later changes of the script's names do not affect it."""
+    """Return a copy of a script's kernel, which later changes of the script's variables do not affect."""
     kernel.validate()
     modules = frozenset(functions_of(kernel).modules)
     state = _pickled(
         kernel, (kernel, own_fingerprint(kernel), modules, modules_fingerprint(modules))
     )
-    if len(state) > _MOST_BYTES:
+    if len(state) > _MAX_BYTES:
         raise kernel.error(
-            f"its functions use {len(state) >> 20} MiB of the script's values, and at most "
-            f"{_MOST_BYTES >> 20} can be sent to other processes; make arrays in the functions"
+            f"its functions use {len(state) >> 20} MiB of the script's data; other processes get at "
+            f"most {_MAX_BYTES >> 20} MiB: make the arrays in the functions"
         )
     return restored(state)
 
 
 def travelling(kernel: Kernel) -> bytes:
-    """Return a kernel as it is now for another machine, with the person's own modules; see `restored`."""
+    """Return the state of a kernel for another machine, with the user's own modules; see `restored`."""
     with modules.running(kernel.folder):
         state = (kernel, own_fingerprint(kernel), frozenset[str](), modules_fingerprint(()))
         return _pickled(kernel, state, _own_modules(kernel.folder))
@@ -70,33 +70,33 @@ def _own_modules(folder: Path | None) -> list[str]:
         name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None)
     }
     homes = {top: modules.home_of(top, folder) for top in {name.split(".")[0] for name in files}}
-    # Packages may be installed in any folder, as by ``pip install --target``.
+    # A folder with *.dist-info has installed packages, for example of ``pip install --target``.
     own = {top for top, home in homes.items() if home and not any(home.glob("*.dist-info"))}
     return [name for name in files if name.split(".")[0] in own]
 
 
 def restored(state: bytes) -> Kernel:
-    """Return the kernel of a `snapshot`, which another process may have taken."""
-    kernel, fingerprint, modules, known_by = pickle.loads(state)
+    """Return the kernel of a state that `snapshot` or `travelling` made, in any process."""
+    kernel, fingerprint, modules, expected = pickle.loads(state)
     assert isinstance(kernel, Kernel)
-    if modules_fingerprint(modules) != known_by:
+    if modules_fingerprint(modules) != expected:
         raise AutotuneError(
-            f"{kernel.name}: a module that its functions use was changed while it was in use; what was "
-            "measured is kept: import the module again, and tune again"
+            f"{kernel.name}: a module that its functions use changed during the run; measurements so far "
+            "are kept: import the module again, and tune again"
         )
     kernel.fingerprint, kernel.state = fingerprint, state
     return kernel
 
 
 def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
-    """Load the kernel of another process; AutotuneError if its functions changed since."""
+    """Load the kernel of another process; `AutotuneError` if its functions have changed."""
     if isinstance(origin, bytes):
         return restored(origin)
     kernel = load_file(origin)
     if fingerprint and own_fingerprint(kernel) != fingerprint:
         raise AutotuneError(
-            f"{kernel.name} ({origin.name}): the space file, or a module that it imports, was changed "
-            "while it was in use; measurements so far are kept: run the command again"
+            f"{kernel.name} ({origin.name}): the space file, or a module that it imports, changed during "
+            "the run; measurements so far are kept: run the command again"
         )
     return kernel
 
@@ -109,7 +109,7 @@ def _pickled(kernel: Kernel, value: object, by_value: Iterable[str] = ()) -> byt
         raise MissingDependencyError("cloudpickle", "tune", feature) from error
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """Keeps results of functions by value too: `functools.cache` names them by their module."""
+        """Serialises cached functions by value, which `functools.cache` serialises by name."""
 
         def reducer_override(self, given: Any) -> Any:
             if isinstance(given, _lru_cache_wrapper):
@@ -126,8 +126,8 @@ def _pickled(kernel: Kernel, value: object, by_value: Iterable[str] = ()) -> byt
         Pickler(written, pickle.HIGHEST_PROTOCOL).dump(value)
     except Exception as error:
         raise kernel.error(
-            "its functions use something of the script that no other process can be given "
-            f"({type(error).__name__}: {error}); make it inside a function"
+            "its functions use an object of the script that cannot be serialised for other processes "
+            f"({type(error).__name__}: {error}); make the object inside a function"
         ) from error
     finally:
         for home in homes:

@@ -1,4 +1,4 @@
-"""Returns the texts of a kernel's sources, and takes fingerprints of sources and space files."""
+"""Returns the texts of a kernel's sources, and fingerprints of sources and space files."""
 
 from __future__ import annotations
 
@@ -34,22 +34,23 @@ from autotune.kernel.rules import Call, Source
 from autotune.kernel.spec import Kernel
 from autotune.values import SOURCE, Configuration, Problem
 
-#: Devices of every architecture, for options that depend on it.
+#: A device of every architecture, for compiler options that depend on it.
 _DEVICES = (
     *map(for_arch, CUDA_ARCHS),
     *(Device("opencl", arch, arch) for arch in ("opencl_cpu", "opencl_gpu")),
 )
 
-#: Options of `Kernel` and `Source` that are no lists of what to try. Other keywords are parameters.
+#: Options of `Kernel` and `Source` that change results; the others only list values and problems to try.
+#: Other keywords are parameters.
 _DECIDING_OPTIONS = frozenset(
     [*inspect.signature(Kernel).parameters, *inspect.signature(Source).parameters]
 ) - {
     *("parameters", "problems", "quick_problems", "edge_problems", "seeds", "default", "backends"),
     "variants",
 }
-#: Functions attached to a kernel that choose configurations or callers' arguments.
+#: Hooks that do not change the result of a configuration on a problem.
 _SEARCH_HOOKS = frozenset({"requires", "exclusive", "deterministic", "call"})
-#: Attributes that every class has, or that follow from the others.
+#: Attributes that Python adds to every class.
 _GENERATED = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
     *("__firstlineno__", "__static_attributes__", "__annotations_cache__"),
@@ -59,7 +60,7 @@ _GENERATED = {
 def source_of(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> str:
-    """Return the text that a compiler gets for a configuration, with its defines in front."""
+    """Return the text that a compiler gets for a configuration, including its defines."""
     text = source_text(kernel, configuration, device).text
     return (
         text
@@ -69,7 +70,7 @@ def source_of(
 
 
 def source_text(kernel: Kernel, configuration: Configuration, device: Device) -> SourceText:
-    """Return the source of a configuration: as it is, or as it was when it was frozen."""
+    """Return the source of a configuration: the frozen text if there is one, else the file's."""
     path = search_path(kernel.compiler_options(configuration, device))
     return _text_of(kernel, kernel.source_file(configuration), path)
 
@@ -97,7 +98,7 @@ class _OwnFiles:
 
 
 def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
-    """Return the search paths of a kernel, with each value of each parameter in turn, on all devices."""
+    """Return the search paths of a kernel for every value of every parameter, on all devices."""
     devices = [device for device in _DEVICES if device.backend in kernel.backends]
     found = dict[SearchPath, None]()
     for default in map(kernel.default, kernel.sources):
@@ -112,7 +113,7 @@ def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
 
 
 def _one_by_one(kernel: Kernel, default: Configuration) -> Iterator[Configuration]:
-    """Yield configurations of a default's source in which each parameter has each value."""
+    """Yield a configuration for each value of each parameter of a default's source."""
     named = {name: value for name, value in default.items() if name == SOURCE}
     for name, values in kernel.source_of(default).parameters.items():
         for value in values:
@@ -120,7 +121,7 @@ def _one_by_one(kernel: Kernel, default: Configuration) -> Iterator[Configuratio
 
 
 def frozen_sources(kernel: Kernel) -> dict[tuple[Path, SearchPath], SourceText]:
-    """Return the sources of a kernel as they are now; its ``texts`` hold them for a run."""
+    """Return the current sources of a kernel; a run keeps them in ``Kernel.texts``."""
     files = dict.fromkeys(map(kernel.find_source, kernel.files.values()))
     return {
         (file, path): _text_of(kernel, file, path)
@@ -130,26 +131,26 @@ def frozen_sources(kernel: Kernel) -> dict[tuple[Path, SearchPath], SourceText]:
 
 
 def source_fingerprint(kernel: Kernel) -> str:
-    """Return the sha256 of all sources of a kernel with all files that they include."""
+    """Return the sha256 of all sources of a kernel and all files that they include."""
     texts = dict.fromkeys(source.identity for source in frozen_sources(kernel).values())
     return text_fingerprint("\n".join(texts))
 
 
 def arguments_fingerprint(kernel: Kernel, problem: Problem) -> str:
-    """Return the fingerprint of a kernel's functions as records keep it with a problem."""
+    """Return the fingerprint of a kernel's functions that records store with a problem."""
     return text_fingerprint(own_fingerprint(kernel.of_problem(problem)))
 
 
 def changed_since(kernel: Kernel, source: str, arguments: str) -> tuple[str, ...]:
-    """Return, in words, what of a kernel changed since these fingerprints were taken.
+    """Return phrases that describe the changes of a kernel since these fingerprints.
 
-    ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` with any problem.
+    ``source`` is a result of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` for any problem.
     """
     changed = []
     if source != source_fingerprint(kernel):
         changed.append("its source changed")
     current = {kernel, *map(kernel.of_problem, kernel.all_problems())}
-    if all(arguments != text_fingerprint(own_fingerprint(each)) for each in current):
+    if all(arguments != text_fingerprint(own_fingerprint(variant)) for variant in current):
         changed.append("its arguments, reference, launch or options changed")
     return tuple(changed)
 
@@ -157,9 +158,8 @@ def changed_since(kernel: Kernel, source: str, arguments: str) -> tuple[str, ...
 def own_fingerprint(kernel: Kernel) -> str:
     """Return the fingerprint of a kernel's functions.
 
-    Of a space file it is the `spec_fingerprint` at the first call: the file may be edited while its
-    functions are in use. Of a notebook it is computed at each call, since values change. A snapshot
-    keeps its own.
+    For a space file it is the `spec_fingerprint` at the first call, because users may edit the file during
+    a run. For a notebook it is computed at each call, because values change. A snapshot keeps its own.
     """
     if not kernel.fingerprint and is_of_file(kernel):
         assert kernel.file is not None
@@ -171,9 +171,9 @@ def own_fingerprint(kernel: Kernel) -> str:
 
 
 def functions_of(kernel: Kernel) -> Description:
-    """Return what decides the results of a kernel in no space file."""
+    """Return a description of the values and functions that decide the results of a script's kernel."""
     options = (kernel.files, kernel.static, kernel.layout)
-    facts = [each.device_macros for each in kernel.sources.values() if each.device_macros]
+    facts = [source.device_macros for source in kernel.sources.values() if source.device_macros]
     hooks = [
         (name, owner.hooks[name])
         for owner in (kernel, *kernel.sources.values())
@@ -183,22 +183,22 @@ def functions_of(kernel: Kernel) -> Description:
 
 
 def modules_fingerprint(modules: Iterable[str]) -> str:
-    """Return the sha256 of the person's own among some modules."""
+    """Return the sha256 of the files of some modules, without installed modules."""
     return text_fingerprint("\n".join(_Reached(None, modules).texts))
 
 
 def spec_fingerprint(file: Path, calls: Iterable[Call] = ()) -> str:
-    """Return the sha256 of a space file, without comments, docstrings and lists of what to try.
+    """Return the sha256 of a space file, without comments, docstrings and lists of values and problems.
 
-    Those lists are arguments of the given calls of `Kernel` and `Source`: a new value or problem makes no
-    measurement obsolete. The person's own modules that the file imports, directly or not, are in;
-    installed packages are not.
+    These lists are arguments of the given calls of `Kernel` and `Source`. They are left out because a new
+    value or problem does not change older measurements. The user's own modules that the file imports,
+    directly or indirectly, are included; installed packages are not.
     """
     return text_fingerprint("\n".join(_Reached(file, calls=calls).texts))
 
 
 class _Reached:
-    """The files that a space file, or some modules, import."""
+    """The user's own files that a space file, or some modules, import."""
 
     def __init__(
         self,
@@ -207,12 +207,12 @@ class _Reached:
         calls: Iterable[Call] = (),
     ) -> None:
         self._space, self._calls = space.resolve() if space else None, tuple(calls)
-        #: The person's own files, and of each the folder of its outermost package.
+        #: The user's own files, each with the folder that contains its outermost package.
         self._homes = {self._space: self._space.parent} if self._space else {}
         for name in modules:
             self._import(name)
         texts: list[str] = []
-        while len(texts) < len(self._homes):  # reading one may find more
+        while len(texts) < len(self._homes):  # reading a file may add further files
             texts.append(self._text(list(self._homes)[len(texts)]))
         own = 1 if space else 0
         self.texts = [*texts[:own], *sorted(texts[own:])]
@@ -225,14 +225,14 @@ class _Reached:
             ends = {(call.line, call.column) for call in self._calls if call.file == file.resolve()}
             _drop_lists(tree, ends)
             text = _dumped(tree)
-        except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
+        except (SyntaxError, ValueError, RecursionError):  # binary, broken, or deeply nested
             return name + hashlib.sha256(file.read_bytes()).hexdigest()
         for node in ast.walk(tree):
             self._follow(node, file)
         return name + text
 
     def _follow(self, node: ast.AST, file: Path) -> None:
-        """Note the modules that a statement imports; the last part of a name may be something in one."""
+        """Add the modules that a statement imports; the last part of a name may be a module or a member."""
         if isinstance(node, ast.Import):
             for alias in node.names:
                 self._import(alias.name)
@@ -256,22 +256,22 @@ class _Reached:
 
 
 def _drop_lists(tree: ast.Module, ends: Collection[tuple[int, int]]) -> None:
-    """Remove the lists of what to try from the calls that end at these lines and columns."""
+    """Remove the lists of values and problems from the calls that end at these lines and columns."""
     for node in ast.walk(tree) if ends else ():
         if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) in ends:
             node.keywords = [keyword for keyword in node.keywords if not _only_lists(keyword)]
 
 
 def _only_lists(keyword: ast.keyword) -> bool:
-    """Return whether an argument of `Kernel` says what to try, and binds no name that is used elsewhere."""
+    """Return whether an argument of `Kernel` only lists values or problems, and binds no name."""
     binds = any(isinstance(node, ast.NamedExpr) for node in ast.walk(keyword.value))
     return not (keyword.arg is None or keyword.arg in _DECIDING_OPTIONS or binds)
 
 
 def _dumped(node: object) -> str:
-    """Return a syntax tree as text that is the same in every version of Python, without docstrings.
+    """Return a syntax tree as text without docstrings, equal in every version of Python.
 
-    `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
+    `ast.dump` is not: since Python 3.13 it leaves out empty fields, and new versions add empty fields.
     """
     if isinstance(node, list):
         return f"[{','.join(_dumped(item) for item in node if not _is_docstring(item))}]"
@@ -287,14 +287,15 @@ def _is_docstring(node: object) -> bool:
 
 
 class Description:
-    """Functions of the module ``home``, and other values, as a text that is the same for equal ones."""
+    """A text of functions of the module ``home`` and of other values; equal values have equal texts."""
 
     def __init__(self, home: str, values: Iterable[object]) -> None:
         self._home = home
-        #: Functions and classes, by identity and kept, so that no other object gets the identity.
+        #: Functions and classes by identity; references keep other objects from reusing the identity.
         self._met: dict[int, object] = {}
+        #: Identities of the objects that contain the current one.
         self._inside: set[int] = set()
-        #: Modules that they use.
+        #: Modules that the functions use.
         self.modules: set[str] = set()
         self.text = " ".join(map(self._text, values))
 
@@ -337,7 +338,7 @@ class Description:
             yield self._text(type(value))
             try:
                 yield hashlib.sha256(pickle.dumps(value, 4)).hexdigest()
-            except Exception:  # of a class of the script, say
+            except Exception:  # for example an instance of a class of the script
                 yield self._text(dict(getattr(value, "__dict__", {})))
 
     def _name(self, module: str, name: str) -> str:
@@ -353,7 +354,7 @@ class Description:
 
 
 def _parts_of(value: object) -> Iterable[object] | None:
-    """Return what a value consists of; None where only pickle knows."""
+    """Return the parts of a value; None if only pickle can describe the value."""
     if type(value) is tuple or type(value) is list:
         return value
     if type(value) is dict:
@@ -392,6 +393,6 @@ def _of_function(function: FunctionType) -> Iterator[object]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Return the names that code, and code inside it, may look up outside of functions."""
+    """Return the names that code, and code nested in it, may look up as globals."""
     inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
     return {*code.co_names, *(name for part in inner for name in _names(part))}

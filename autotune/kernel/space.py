@@ -1,9 +1,8 @@
-"""The valid configurations of a kernel: enumerated once, held as index rows, addressed by number.
+"""The valid configurations of a kernel, stored as rows of value indices and addressed by number.
 
-Each constraint becomes a boolean table over the parameters it names; `joining` makes rows of the tables.
-
-Sources are enumerated one by one. Rows of several sources have a column for each parameter of any source,
-and the first value of a parameter that their source does not have.
+Each constraint becomes a boolean table over the parameters that it names; `joining` builds the rows from
+the tables. Each source is enumerated separately. If there are several, a row has a column for each
+parameter of any source. A parameter that its source lacks has its first value.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from autotune.values import SOURCE, Configuration, Value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: A rule is evaluated for at most this many combinations, in about half a minute.
-_MOST_ASKED = 1 << 27
+#: Limit of combinations that a rule is evaluated for; they take about half a minute.
+_MAX_EVALUATIONS = 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,18 +43,18 @@ class Space:
     parameters: dict[str, tuple[Value, ...]]
     #: Value indices of each configuration, in lexicographic order.
     rows: Rows
-    #: The share of its source's cartesian product that each constraint rejects, alone; in declared order.
+    #: The share of the source's cartesian product that each constraint alone rejects; in declared order.
     removed: tuple[float, ...] = ()
-    #: Where parameters do not apply; see `canonical`.
+    #: Rules for parameters that do not apply; see `canonical`.
     applicability: tuple[RuleTable, ...] = ()
-    #: If there are several sources, the parameters of each, with its own values.
+    #: Parameters and values of each source; empty for a kernel with one source.
     sources: Mapping[str, Mapping[str, tuple[Value, ...]]] = field(default_factory=dict)
-    #: The number of each row, ascending: value indices times `strides`.
+    #: The code of each row, ascending: its value indices multiplied by `strides` and summed.
     codes: NDArray[np.int64] = field(init=False, repr=False)
     strides: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Places of a mixed-radix number: the last parameter counts ones.
+        # A code is a mixed-radix number; the last parameter is its lowest digit.
         places = [1, *reversed(self.sizes)][: len(self.sizes)]
         strides = np.cumprod(places, dtype=np.int64)[::-1]
         object.__setattr__(self, "strides", strides)
@@ -70,7 +69,7 @@ class Space:
 
     @cached_property
     def occurring(self) -> tuple[NDArray[np.int64], ...]:
-        """The value indices of each parameter that some configuration has, ascending."""
+        """The value indices of each parameter that occur in valid configurations, ascending."""
         counts = (np.bincount(column) for column in self.rows.T)
         return tuple(np.flatnonzero(count) for count in counts)
 
@@ -86,7 +85,7 @@ class Space:
 
     @property
     def cartesian(self) -> int:
-        """Number of points of the full product of each source, valid or not."""
+        """Number of all configurations of all sources, valid or not."""
         return sum(map(_points, self.sources.values() or [self.parameters]))
 
     @cached_property
@@ -111,7 +110,7 @@ class Space:
         if not self.sources:
             return self.names
         if SOURCE not in configuration:
-            raise UsageError(f"configuration lacks a value of {SOURCE}")
+            raise UsageError(f"configuration lacks a value for {SOURCE}")
         source = configuration[SOURCE]
         if source not in self.sources:
             raise UsageError(unknown(f"value of {SOURCE}:", source, self.sources))
@@ -127,7 +126,7 @@ class Space:
         )
 
     def configuration(self, index: int) -> Configuration:
-        """Return the configuration of a number in ``range(len(space))``."""
+        """Return the configuration with a number in ``range(len(space))``."""
         row = self.rows[index]
         columns = self._columns[row[0] if self.sources else 0]
         return Configuration({name: values[row[place]] for name, place, values in columns})
@@ -143,14 +142,14 @@ class Space:
             if name not in names:
                 continue
             if name not in configuration:
-                raise UsageError(f"configuration lacks a value of {name}")
+                raise UsageError(f"configuration lacks a value for {name}")
             if configuration[name] not in values:
                 raise UsageError(unknown(f"value of {name}:", configuration[name], values))
             row[position] = values.index(configuration[name])
         return row
 
     def declares(self, configuration: Mapping[str, Value]) -> bool:
-        """Return whether a configuration has its source's parameters with known values, valid or not."""
+        """Return whether a configuration has exactly its source's parameters, with declared values."""
         try:
             self.row(configuration)
         except UsageError:
@@ -158,16 +157,16 @@ class Space:
         return True
 
     def find(self, row: Sequence[int] | NDArray[Any]) -> int | None:
-        """Return the number of a row of value indices; None where it is not valid."""
+        """Return the number of a row of value indices; None if the row is not valid."""
         code = int(np.asarray(row, np.int64) @ self.strides)
         position = int(np.searchsorted(self.codes, code))
         found = position < len(self.codes) and self.codes[position] == code
         return position if found else None
 
     def find_all(self, codes: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the numbers of the valid rows among these codes, ascending and each once.
+        """Return the numbers of the valid rows with these codes, ascending and without duplicates.
 
-        Parameters that do not apply count as their first value.
+        Parameters that do not apply are treated as their first value.
         """
         if self.applicability:
             rows = codes[:, None] // self.strides % self.sizes
@@ -181,7 +180,7 @@ class Space:
         return found
 
     def index(self, configuration: Mapping[str, Value]) -> int | None:
-        """Return the number of a configuration; None where it is not valid."""
+        """Return the number of a configuration; None if the configuration is not valid."""
         try:
             return self.find(self.row(configuration))
         except UsageError:
@@ -191,7 +190,7 @@ class Space:
         return isinstance(configuration, Mapping) and self.index(configuration) is not None
 
     def canonical(self, row: Sequence[int] | NDArray[Any]) -> Rows:
-        """Return a row with parameters that do not apply set to their source's first value."""
+        """Return a row with all parameters that do not apply at their source's first value."""
         result = np.array(row, index_type(self.sizes))
         for table in self.applicability:
             if not table.accepts(result):
@@ -210,9 +209,9 @@ class Space:
         return [int(i) for i in rng.permutation(len(self))[:count]]
 
     def restricted(self, allowed: Mapping[str, Sequence[Value]]) -> Space:
-        """Return the part of the space in which some parameters take only the given values.
+        """Return the part of the space with only the given values of some parameters.
 
-        Sources without one of these parameters are left out.
+        A source that lacks one of these parameters is left out.
         """
         keep = np.ones(len(self), bool)
         for number, own in enumerate(self.sources.values()):
@@ -234,7 +233,7 @@ class Space:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the parameters, their values and the valid rows."""
+        """The sha256 of the parameters, their values and the valid rows."""
         text = json.dumps({name: list(values) for name, values in self.parameters.items()})
         return hashlib.sha256(text.encode() + self.rows.tobytes()).hexdigest()
 
@@ -242,11 +241,11 @@ class Space:
 def enumerate_space(kernel: Kernel, device: Device) -> Space:
     """Enumerate the valid configurations of a kernel on a device.
 
-    A parameter that does not apply keeps its first value. A constraint is not applied where it names
-    parameters that can be inapplicable and none of those applies.
+    A parameter that does not apply keeps its first value. A constraint is skipped if it names conditional
+    parameters, and none of them applies.
     """
-    if (total := _points(kernel.parameters)) >= 2**62:  # configurations have numbers of 64 bits
-        raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
+    if (total := _points(kernel.parameters)) >= 2**62:  # codes of configurations have 64 bits
+        raise kernel.error(f"{total:.1e} combinations exceed 64-bit codes; drop some values")
     parts = [_space_of(kernel, source, device) for source in kernel.sources.values()]
     space = _joined_space(kernel, parts) if kernel.has_several_sources else parts[0]
     if not len(space):
@@ -259,7 +258,7 @@ def _points(parameters: Mapping[str, Sequence[Value]]) -> int:
 
 
 def _space_of(kernel: Kernel, source: Source, device: Device) -> Space:
-    """Return the valid configurations of one source, which may have none."""
+    """Return the valid configurations of one source, possibly none."""
     rules = [_table(kernel, source, rule, device) for rule in source.applies_rules]
     applicability = _deciding_first(rules)
     constraints = [_table(kernel, source, rule, device) for rule in source.constraint_rules]
@@ -296,7 +295,7 @@ def _joined_space(kernel: Kernel, parts: Sequence[Space]) -> Space:
 def _mapping(
     parameters: Mapping[str, tuple[Value, ...]], own: Mapping[str, tuple[Value, ...]]
 ) -> tuple[list[int], list[NDArray[np.intp]]]:
-    """Return the column of each own parameter among all, and the index there of each of its values."""
+    """Return the column in ``parameters`` of each own parameter, and the index there of each own value."""
     names = list(parameters)
     indices = [
         np.array([parameters[name].index(value) for value in values], np.intp)
@@ -312,9 +311,9 @@ def _widened(
     indices: Sequence[NDArray[np.intp]],
     sizes: Sequence[int],
 ) -> RuleTable:
-    """Return a source's table over the columns and value indices of the joined space.
+    """Return a source's table for the columns and value indices of the joined space.
 
-    It accepts rows of other sources, and values that the source does not have.
+    The table accepts all rows of other sources, and all values that the source does not declare.
     """
     positions = (0, *(places[position] for position in table.positions))
     values = np.ones([sizes[position] for position in positions], bool)
@@ -338,8 +337,8 @@ def _why_nothing(kernel: Kernel, parts: Sequence[Space], device: Device) -> str:
         for count, rule in sorted(excluded, key=itemgetter(0), reverse=True)
     )
     return (
-        f"{kernel.name}: no valid configuration for {device.name}: of "
-        f"{sum(part.cartesian for part in parts)} combinations {shown}; relax these constraints, or "
+        f"{kernel.name}: no valid configuration for {device.name} among "
+        f"{sum(part.cartesian for part in parts)} combinations: {shown}; relax these constraints, or "
         "declare more values"
     )
 
@@ -347,16 +346,17 @@ def _why_nothing(kernel: Kernel, parts: Sequence[Space], device: Device) -> str:
 def _table(kernel: Kernel, source: Source, rule: Rule, device: Device) -> RuleTable:
     names = list(source.parameters)
     shape = [len(source.parameters[name]) for name in rule.parameters]
-    if math.prod(shape) > _MOST_ASKED:
+    if math.prod(shape) > _MAX_EVALUATIONS:
         raise kernel.error(
             f"rule {rule.name!r} depends on {len(shape)} parameters with {math.prod(shape):.1e} "
-            f"combinations; at most {_MOST_ASKED:.1e} are evaluated: split it into rules of fewer"
+            f"combinations, more than {_MAX_EVALUATIONS:.1e}: split it into rules of fewer parameters"
         )
-    asked: dict[str, Sequence[object]] = {**source.parameters, DEVICE: (device,)}
+    arguments: dict[str, Sequence[object]] = {**source.parameters, DEVICE: (device,)}
 
     def fill() -> NDArray[np.bool_]:
-        # By position: keywords take seven times as long.
-        points = itertools.product(*(asked[name] for name in signature(rule.function).parameters))
+        # Positional arguments, because keyword arguments take seven times as long.
+        names = signature(rule.function).parameters
+        points = itertools.product(*(arguments[name] for name in names))
         answers = map(bool, itertools.starmap(rule.function, points))
         return np.fromiter(answers, bool, math.prod(shape)).reshape(shape)
 
@@ -368,7 +368,7 @@ def _table(kernel: Kernel, source: Source, rule: Rule, device: Device) -> RuleTa
 
 
 def _deciding_first(tables: list[RuleTable]) -> tuple[RuleTable, ...]:
-    """Order applicability tables so that each comes after those that govern its parameters."""
+    """Return applicability tables in order: a table comes after the tables that govern its parameters."""
     ordered: list[RuleTable] = []
     waiting = list(tables)
     while waiting:
@@ -377,13 +377,13 @@ def _deciding_first(tables: list[RuleTable]) -> tuple[RuleTable, ...]:
             for table in waiting
             if not any(set(table.positions) & set(other.governs) for other in waiting)
         ]
-        ordered += ready or waiting  # rules in a circle have no order
+        ordered += ready or waiting  # circular rules stay in declared order
         waiting = [table for table in waiting if table not in ordered]
     return tuple(ordered)
 
 
 def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) -> bool:
-    """Return ``configuration in enumerate_space(kernel, device)``."""
+    """Return ``configuration in enumerate_space(kernel, device)`` without enumerating the space."""
     if not kernel.is_declared(configuration):
         return False
     parameters = kernel.parameters_of(configuration)
@@ -400,31 +400,31 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
 def broken_constraints(
     kernel: Kernel, configuration: Mapping[str, Any], device: Device
 ) -> Iterator[Rule]:
-    """Yield the constraints that a configuration of declared values breaks."""
+    """Yield the constraints that a configuration with declared values breaks."""
     source = kernel.source_of(configuration)
     applies = applicable(kernel, configuration)
     conditional = {name for rule in source.applies_rules for name in rule.governs}
     for rule in source.constraint_rules:
         named = conditional & set(rule.parameters)
         if named and not any(applies[name] for name in named):
-            continue  # it would judge placeholders
-        asked = {name: configuration[name] for name in rule.parameters}
+            continue  # the first values of parameters that do not apply are placeholders
+        arguments = {name: configuration[name] for name in rule.parameters}
         if rule.uses_device:
-            asked["device"] = device
-        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
+            arguments[DEVICE] = device
+        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **arguments)):
             yield rule
 
 
 def applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, bool]:
-    """Return for each parameter of a configuration whether it has an effect."""
+    """Return for each parameter of a configuration whether it applies."""
     applies = dict.fromkeys(kernel.parameters_of(configuration), True)
     for rule in kernel.source_of(configuration).applies_rules:
-        asked = {name: configuration[name] for name in rule.parameters}
-        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
+        arguments = {name: configuration[name] for name in rule.parameters}
+        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **arguments)):
             applies |= dict.fromkeys(rule.governs, False)
     return applies
 
 
 def valid_archs(kernel: Kernel, configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the CUDA architectures whose declared space holds a configuration; see `tuned.Plan.archs`."""
+    """Return the CUDA architectures whose space contains a configuration; see `tuned.Plan.archs`."""
     return tuple(arch for arch in CUDA_ARCHS if is_member(kernel, configuration, for_arch(arch)))
