@@ -259,7 +259,11 @@ MISTAKES = {
         "def reference(y, factor)",
         "missing 1 required .* argument: 'y'",
     ),
-    "a path": (ARGUMENTS, 'return {"../x": x, "out": Out(p.n)}', "argument '../x': a letter"),
+    "a path": (
+        ARGUMENTS,
+        'return {"../x": x, "out": Out(p.n)}',
+        "argument '../x': expected a letter",
+    ),
     "no dict": (ARGUMENTS, "return x, Out(p.n)", "arguments: returned tuple, expected a dict"),
     "no output": ('"out": Out(p.n), ', "", "no Out or InOut, so the kernel computes nothing"),
     "a list": ('"x": x', '"x": list(x)', "x is list; expected an array"),

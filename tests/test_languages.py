@@ -336,7 +336,11 @@ def softmax_rows(x, y, columns, BLOCK: "constexpr"):
     [
         ("softmax_rows.py:softmax_rows", "softmax_rows.py", "expected 'FILE:FUNCTION'"),
         ('"triton"', '"tritn"', "unknown language 'tritn'; did you mean 'triton'"),
-        ("(p.rows,)", "(p.rows,), block=(32,)", "its language decides the block; leave block out"),
+        (
+            "(p.rows,)",
+            "(p.rows,), block=(32,)",
+            "the language of the source decides the block; leave block out",
+        ),
         ("def softmax_rows(x", "def softmax(x", "softmax_rows.py has no function 'softmax_rows'"),
         ("BLOCK: tl.", "WIDTH: tl.", "the constexpr WIDTH of softmax_rows is neither"),
         (

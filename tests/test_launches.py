@@ -79,9 +79,9 @@ def test_a_plan_keeps_the_order_of_several_steps(kernel):
         ("Launch(grid=(p.n // 4096,), block=64)", "one to three positive integers"),
         ("Launch(grid=1, block=(64, -1))", "one to three positive integers"),
         ("Launch(grid=(1, 1, 1, 1), block=64)", "one to three positive integers"),
-        ("Launch(grid=2**70, block=64)", "positive integers of 63 bits"),
+        ("Launch(grid=2**70, block=64)", "positive integers below 2"),
         ("None", "expected Launch"),
-        ("(Launch(1, 1), 'again')", "'again' is neither Launch nor Fill"),
+        ("(Launch(1, 1), 'again')", "'again' is neither a Launch nor a Fill"),
         ("Launch(grid=(1 // 0,), block=64)", r"launch: ZeroDivisionError.*scale\.py:\d+"),
     ],
 )
@@ -114,15 +114,15 @@ def test_limits_are_inclusive():
 @pytest.mark.parametrize(
     ("binary", "launch", "words"),
     [
-        (None, {"block": (1025, 1, 1)}, "1025 threads, sm_90 allows 1024"),
-        (None, {"grid": (2**31, 1, 1)}, "grid x=2147483648, at most 2147483647"),
+        (None, {"block": (1025, 1, 1)}, "1025 threads, but sm_90 allows 1024"),
+        (None, {"grid": (2**31, 1, 1)}, "grid x=2147483648, but the limit is 2147483647"),
         (None, {"grid": (1, 1, 65536)}, "grid z=65536"),
         (
             None,
             {"shared_bytes": 232449},
-            "232449 bytes of shared memory per block, sm_90 allows 232448",
+            "232449 bytes of shared memory per block, but sm_90 allows 232448",
         ),
-        (BINARY, {"block": (513, 1, 1)}, "128 registers × 513 threads, an SM has 65536"),
+        (BINARY, {"block": (513, 1, 1)}, "128 registers × 513 threads, but an SM has 65536"),
     ],
 )
 def test_one_more_than_a_limit_is_told_with_need_and_limit(binary, launch, words):
@@ -170,9 +170,9 @@ def test_a_fill_value_takes_the_buffers_type():
         (Launch((1,), (1,), args=("oot",)), r"no argument 'oot' \(known: x, out, work, n\)"),
         (
             Launch((1,), (1,), args=(2**31,)),
-            "2147483648 is neither a name nor an integer of 32 bits; .* np.int64",
+            "2147483648 is neither a name nor a 32-bit integer; .* np.int64",
         ),
-        (Launch((1,), (1,), args=(0.5,)), "0.5 is neither a name nor an integer"),
+        (Launch((1,), (1,), args=(0.5,)), "0.5 is neither a name nor a 32-bit integer"),
     ],
 )
 def test_what_cannot_be_bound_is_told(step, message):

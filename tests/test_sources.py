@@ -208,7 +208,7 @@ def test_options_of_the_command_line_name_a_source() -> None:
         (
             {n: Source("a.cu", variants={"v": {}}, B=(1,)) for n in ("a", "b")},
             {},
-            "variant v: two sources have one",
+            "variant v: two sources declare it",
         ),
     ],
 )
@@ -218,7 +218,7 @@ def test_a_wrong_declaration_is_refused(sources, options, message) -> None:
 
 
 def test_a_rule_of_several_sources_is_declared_on_a_source() -> None:
-    with pytest.raises(SpecError, match=r"@twice\.constraint: declare it on one of its sources"):
+    with pytest.raises(SpecError, match=r"@twice\.constraint: attach it to one of the sources"):
         KERNEL.constraint(lambda BM: True)
     with pytest.raises(SpecError, match="device_macros WARP: unknown attribute of a device 'name'"):
         Source("a.cu", device_macros={"WARP": "name"})

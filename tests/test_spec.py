@@ -82,7 +82,10 @@ def test_a_declaration_reads_back():
         ),
         ({"source": None}, r"either one source or sources"),
         ({"layout": {"lda": 1.5}}, r"problem field lda=1.5 must be an int"),
-        ({"layout": {"offset_x": -1}}, r"layout field offset_x=-1: the offset must be at least 0 elements"),
+        (
+            {"layout": {"offset_x": -1}},
+            r"layout field offset_x=-1: the offset must be at least 0 elements",
+        ),
         (
             {"layout": {"lda": 0}, "problems": [Problem(n=64, lda=65)]},
             r"problem \(n=64, lda=65\): .*; give other values of lda in edge_problems",

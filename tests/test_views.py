@@ -445,7 +445,7 @@ def test_a_product_of_nothing_reads_nothing() -> None:
 @pytest.mark.parametrize(
     ("args", "named", "message"),
     [
-        ((MATRIX, MATRIX), {}, r"a \[40, 60\] and b \[40, 60\]: as many columns of a as"),
+        ((MATRIX, MATRIX), {}, r"a \[40, 60\] and b \[40, 60\]: a must have as many columns as"),
         ((MATRIX, VECTOR[:60]), {}, "matrices .* or batches of them .* are needed"),
         ((MATRIX, MATRIX.T), {"beta": 1.0}, "beta=1.0 adds to the content of out: give out"),
         ((MATRIX, MATRIX.T), {"out": MATRIX}, r"give \[40, 40\], and out is \[40, 60\]"),

@@ -1,9 +1,9 @@
-"""A kernel's declaration, and everything that follows from it without a device.
+"""The declaration of a kernel, and everything that can be computed from it without a device.
 
 Public modules: `spec` (`Kernel` and the types of launches and outputs), `declaration` (options, problems and
 functions of a kernel), `rules` (`Source`: parameters, rules and functions of one source), `names` (checks of
-names and values), `expression` (traced integers), `catalog` (finds and loads space files), `modules` (whose
-files are run, and how), `parsing` (problems and configurations from text), `space` (valid configurations),
-`joining` (how they are enumerated), `launches`, `includes` (the files that a source reads), `source` (texts and
-fingerprints), `snapshot` (kernels of scripts), `operand` and `products` (arrays of a call).
+names and values), `expression` (traced integers), `catalog` (finds and loads space files), `modules` (runs
+files of users), `parsing` (problems and configurations from text), `space` (valid configurations), `joining`
+(their enumeration), `launches` (launch sequences), `includes` (included files of a source), `source` (texts
+and fingerprints), `snapshot` (kernels of scripts), `operand` and `products` (arrays of a call).
 """

@@ -1,4 +1,4 @@
-"""Holds what a person declares of a kernel: parameters, problems, rules and functions."""
+"""The declaration of a kernel: its parameters, problems, rules and functions."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ OBJECTIVES = ("time", "energy", "edp")
 
 @dataclass(frozen=True)
 class Baseline:
-    """A vendor library call to compare with."""
+    """A call of a vendor library to compare with."""
 
-    #: Of the library or its routine, as reports show it.
+    #: Name of the library or its routine in reports.
     name: str
-    #: Takes the device arrays and scalars by argument name and returns a function that does one call on
-    #: the current stream; or None where the library has nothing for the problem.
+    #: Takes the device arrays and scalars by argument name. Returns a function that does one call on the
+    #: current stream, or None if the library does not support the problem.
     prepare: Callable[..., Callable[[], None] | None]
     backend: str = "cuda"
 
 
 class Declaration(Functions):
-    """The sources, problems and functions of one kernel, checked as they are given.
+    """The sources, problems and functions of one kernel, with checks.
 
-    Of a kernel with one source the parameters and rules are declared on the kernel itself.
+    A kernel with one source declares parameters and rules directly, without a `Source`.
     """
 
     def __init__(
@@ -91,24 +91,27 @@ class Declaration(Functions):
             ((source is None) == (not sources), "Kernel: give either one source or sources={...}"),
             (sources and misplaced, f"Kernel: {', '.join(misplaced)}: give them to its sources"),
         )
-        #: Language of the sources; None for the dialects of C that backends compile.
         if language:
             check_known("Kernel", "language", (language,), registry.LANGUAGES)
+        #: Language of the sources; None for the dialects of C that backends compile.
         self.language = registry.language(language) if language else None
         self.language_name = language or ""
-        #: What each source declares; the name of an only source is empty.
+        #: Sources by name; the name of an only source is empty.
         self.sources = dict(sources or {"": Source(source or "", **of_source | parameters)})
-        #: Files of sources, with their functions in a language, and the texts of those without file.
-        self.files = {known: self._file_of(each, file) for known, each in self.sources.items()}
+        #: File of each source; in a language, with the functions of the source.
+        self.files = {
+            name: self._file_of(declared, file) for name, declared in self.sources.items()
+        }
+        #: Texts of the sources that are declared as texts, by an invented file name.
         self.written: dict[str, str] = {}
         self.name = self._named(name)
         super().__init__(self.name, file)
         if not sources:
             self._first_source.label, self._first_source.file = self.name, file
         self._take_texts()
-        #: Ends of the calls whose arguments list what a search tries.
+        #: Ends of the calls of `Kernel` and `Source`, whose arguments list values and problems to try.
         self.places: tuple[Call, ...] = tuple(
-            filter(None, (place, *(each.place for each in (sources or {}).values())))
+            filter(None, (place, *(declared.place for declared in (sources or {}).values())))
         )
         self.parameters = self._all_parameters()
         possible = self.language.backends if self.language else BACKENDS
@@ -120,10 +123,11 @@ class Declaration(Functions):
         self.metrics: dict[str, Callable[..., object]] = {}
         if deterministic:
             self.deterministic(_always)
-        #: Sources as they stay for a run, and what the functions are known by; see `autotune.kernel.source`.
+        #: Source texts that are frozen for a run; see `autotune.kernel.source`.
         self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
+        #: Fingerprint of the functions; see `autotune.kernel.source`.
         self.fingerprint = ""
-        #: Of a kernel in no space file, as it was at one moment; see `autotune.kernel.snapshot`.
+        #: Serialised form of a script's kernel; see `autotune.kernel.snapshot`.
         self.state = b""
 
     def _take_problems(
@@ -134,9 +138,9 @@ class Declaration(Functions):
         static: Sequence[str],
         layout: Mapping[str, int] | None,
     ) -> None:
-        #: Further problem fields, and their values where a problem leaves them out.
+        #: Optional problem fields with their default values.
         self.layout: dict[str, int] = dict(layout or {})
-        #: Problems by backend, and the layout as hooks see it; see `normal`.
+        #: Problems by backend, without layout fields at their default; see `normal`.
         self.problems = self._per_backend(problems)
         quick = problems if quick_problems is None else quick_problems
         self.quick_problems = self._per_backend(quick)
@@ -152,8 +156,8 @@ class Declaration(Functions):
         check_known("static", "problem field", self.static, (*self.fields, *self.layout))
 
     def _take_known(self) -> None:
-        """Take the seeds and variants of all sources."""
-        #: Configurations that a search tries first, without parameters at their first value.
+        """Collect the seeds and variants of all sources."""
+        #: Configurations that a search tries first. Missing parameters have their first value.
         self.seeds: tuple[dict[str, Value], ...] = ()
         #: Named configurations that `autotune explain` compares with the winner.
         self.variants: dict[str, dict[str, Value]] = {}
@@ -163,7 +167,8 @@ class Declaration(Functions):
             named = {SOURCE: known} if self.has_several_sources else {}
             self.seeds += tuple({**named, **seed} for seed in source.seeds)
             for variant, values in source.variants.items():
-                refuse((variant in self.variants, f"variant {variant}: two sources have one"))
+                wrong = f"variant {variant}: two sources declare it; rename one"
+                refuse((variant in self.variants, wrong))
                 self.variants[variant] = {**named, **values}
 
     # ------------------------------------------------------------------ sources
@@ -174,7 +179,7 @@ class Declaration(Functions):
         return "" not in self.sources
 
     def source_of(self, c: Mapping[str, Any]) -> Source:
-        """Return the source of a configuration; the first where it names none."""
+        """Return the source of a configuration; the first source if it does not name one."""
         return self.sources.get(c.get(SOURCE, ""), self._first_source)
 
     @property
@@ -182,22 +187,22 @@ class Declaration(Functions):
         return next(iter(self.sources.values()))
 
     def parameters_of(self, c: Mapping[str, Any]) -> dict[str, tuple[Value, ...]]:
-        """Return the parameters that a configuration has, with their values; see `parameters`."""
+        """Return the parameters of a configuration's source, with their declared values."""
         own = self.source_of(c).parameters
         return {SOURCE: tuple(self.sources), **own} if self.has_several_sources else own
 
     def is_declared(self, c: Mapping[str, Any]) -> bool:
-        """Return whether a configuration has the parameters of its source, and no others."""
+        """Return whether a configuration has exactly the parameters of its source."""
         is_known = not self.has_several_sources or c.get(SOURCE) in self.sources
         return is_known and set(c) == set(self.parameters_of(c))
 
     def completed(self, partial: Mapping[str, Value]) -> Configuration:
-        """Return a configuration with missing parameters at their first value."""
+        """Return a configuration: the given values, and the first value of every other parameter."""
         first = {name: values[0] for name, values in self.parameters_of(partial).items()}
         return Configuration({**first, **partial})
 
     def default(self, source: Value = "") -> Configuration:
-        """Return the default of a source, by default of the first: the answer when nothing is known."""
+        """Return the default configuration of a source (default: the first), used without a record."""
         named = {SOURCE: source} if source else {}
         return self.completed({**named, **self.source_of(named).default_values})
 
@@ -212,7 +217,7 @@ class Declaration(Functions):
         return [rule for source in self.sources.values() for rule in source.applies_rules]
 
     def _all_parameters(self) -> dict[str, tuple[Value, ...]]:
-        """Return the parameters of all sources, each with the values that some source declares."""
+        """Return the parameters of all sources, each with the values of all sources."""
         if not self.has_several_sources:
             return self._first_source.parameters
         found: dict[str, tuple[Value, ...]] = {SOURCE: tuple(self.sources)}
@@ -220,26 +225,25 @@ class Declaration(Functions):
             refuse((wrong := fault("source", name), wrong))
         for source in self.sources.values():
             for name, values in source.parameters.items():
-                met = found.setdefault(name, values)
-                kinds = {type(value) for value in (*met, *values)}
+                merged = (*found.get(name, ()), *values)
                 wrong = f"parameter {name}: two sources have values of different kinds"
-                refuse((len(kinds) > 1, wrong))
-                found[name] = tuple(dict.fromkeys((*met, *values)))
+                refuse((len({type(value) for value in merged}) > 1, wrong))
+                found[name] = tuple(dict.fromkeys(merged))
         return found
 
     # ------------------------------------------------------------------ decorators
 
     def constraint(self, function: Function) -> Function:
-        """Attach a condition over the parameters it names (and ``device``) that must hold."""
+        """Attach a condition that valid configurations meet; its arguments are parameters or ``device``."""
         return self._only_source("constraint").constraint(function)
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
-        """Attach a condition under which the governed parameters matter, and otherwise keep their first value."""
+        """Attach a condition for parameters to apply; if it is false, they keep their first value."""
         return self._only_source("applies").applies(*governed)
 
     def _only_source(self, decorator: str) -> Source:
         if self.has_several_sources:
-            raise self.error(f"@{self.name}.{decorator}: declare it on one of its sources")
+            raise self.error(f"@{self.name}.{decorator}: attach it to one of the sources instead")
         return self._first_source
 
     def arguments(self, function: Function) -> Function:
@@ -247,7 +251,7 @@ class Declaration(Functions):
         return self._hook("arguments", function)
 
     def reference(self, function: Function) -> Function:
-        """Attach the expected outputs: called with arguments by name, arrays as float64."""
+        """Attach a function that returns the expected outputs; it gets arguments by name, arrays as float64."""
         self.hooks["reference"] = function
         return function
 
@@ -256,16 +260,16 @@ class Declaration(Functions):
         return self._hook("tolerance", function)
 
     def work(self, function: Function) -> Function:
-        """Attach ``(p) -> Work``."""
+        """Attach ``(p) -> Work``: the minimum work of a problem."""
         return self._hook("work", function)
 
     def call(self, function: Function) -> Function:
-        """Attach the signature of the tuned kernel for `autotune.load`, with an `Operand` for each array."""
+        """Attach the signature of the kernel for `autotune.load`; each array is an `Operand`."""
         self.hooks["call"] = function
         return function
 
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
-        """Attach a vendor library call; see `Baseline`."""
+        """Attach a call of a vendor library; see `Baseline`."""
 
         def attach(function: Function) -> Function:
             others = [b for b in self.baselines if (b.name, b.backend) != (name, backend)]
@@ -275,9 +279,9 @@ class Declaration(Functions):
         return attach
 
     def metric(self, function: Function) -> Function:
-        """Attach a number that follows from a measurement: ``@k.metric``."""
+        """Attach a function that computes a number from a measurement."""
         name, known = function.__name__, ("c", "p", DEVICE, *QUANTITIES)
-        refuse((name in OBJECTIVES, f"metric {name!r} exists already; name it otherwise"))
+        refuse((name in OBJECTIVES, f"metric {name!r} is an objective; choose another name"))
         check_known(f"metric {name!r}", "argument", inspect.signature(function).parameters, known)
         self.metrics[name] = function
         return function
@@ -286,15 +290,15 @@ class Declaration(Functions):
 
     @cached_property
     def folder(self) -> Path | None:
-        """The folder of the space file, whose modules the functions import; None for a script's."""
+        """The folder of the space file, for imports of its functions; None for a kernel of a script."""
         return self.file.parent if self.file and self.module.startswith(modules.SPACE) else None
 
     def has_hook(self, name: str, c: Mapping[str, Any]) -> bool:
-        """Return whether a function of this name serves a configuration."""
+        """Return whether a configuration has a hook with this name, of its source or of the kernel."""
         return name in self._serving(name, c).hooks
 
     def takes_device(self, name: str, c: Mapping[str, Any]) -> bool:
-        """Return whether the function of this name that serves a configuration takes the device."""
+        """Return whether a configuration's hook with this name takes the device."""
         return name in self._serving(name, c).device_hooks
 
     def _serving(self, name: str, c: Mapping[str, Any]) -> Functions:
@@ -302,7 +306,7 @@ class Declaration(Functions):
         return source if name in source.hooks else self
 
     def hook(self, name: str) -> Callable[..., Any]:
-        """Return the function attached to the kernel under a name."""
+        """Return the kernel's hook with a name; `SpecError` if there is none."""
         return self._hook_of(self, name)
 
     def _hook_of(self, owner: Functions, name: str) -> Callable[..., Any]:
@@ -311,9 +315,9 @@ class Declaration(Functions):
         return owner.hooks[name]
 
     def call_hook(self, name: str, *args: Any, device: Any = None, fills: bool = True) -> Any:
-        """Call a hook, with all layout fields of problems, and with the device if it asks for one.
+        """Call a hook with all layout fields of problems, and with the device if the hook takes it.
 
-        If it takes a configuration, that is the first argument.
+        If the hook takes a configuration, the configuration is the first argument.
         """
         owner = self._serving(name, args[0]) if "c" in HOOKS.get(name, ()) else self
         function = self._hook_of(owner, name)
@@ -321,43 +325,43 @@ class Declaration(Functions):
         extra = {DEVICE: device} if name in owner.device_hooks else {}
         return self.guarded(name, function, *given, **extra)
 
-    def guarded(self, what: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
-        """Call a user's function; turn whatever it raises into a `SpecError` with its line."""
+    def guarded(self, label: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
+        """Call a user's function; convert its exceptions to a `SpecError` with the line."""
         try:
             with modules.running(self.folder):
                 return function(*args, **named)
         except (SpecError, UntraceableError, MemoryError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # SystemExit, and what no code should raise
+        except BaseException as error:  # SystemExit too
             own = getattr(getattr(function, "__code__", None), "co_filename", "")
             where = line_of(error, str(self.file)) or line_of(error, own)
-            raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
+            raise self.error(f"{label}: {type(error).__name__}: {error}{where}") from error
 
     # ------------------------------------------------------------------ forms of a problem
 
     def filled(self, p: Problem) -> Problem:
-        """Return a problem with all layout fields, as hooks see it."""
+        """Return a problem with all layout fields, which hooks get."""
         return Problem({**p, **{name: p.get(name, plain) for name, plain in self.layout.items()}})
 
     def normal(self, p: Problem) -> Problem:
-        """Return the form of a problem that keys and tables have: without layout fields at their default."""
+        """Return a problem without layout fields at their default, which keys and tables use."""
         return Problem({n: v for n, v in p.items() if n not in self.layout or v != self.layout[n]})
 
     def of_problem(self, p: Problem) -> Self:
-        """Return the kernel as it is for one problem: itself, unless its functions depend on the problem."""
+        """Return the kernel for one problem: this kernel, unless its functions depend on the problem."""
         return self
 
     # ------------------------------------------------------------------ checks
 
     def _file_of(self, declared: Source, space: Path | None) -> str:
-        """Return the code of a source as it is written; a function as its file and name."""
+        """Return the code of a source as text; for a function, its file and name."""
         code = declared.code
         if not self.language:
             wrong = f"Kernel: source {code!r} is not a text; give language='triton'"
             refuse((not isinstance(code, str), wrong))
             return str(code)
         refuse((declared.device_macros, f"device_macros: {self.language_name} has no macros"))
-        while hasattr(code, "fn"):  # of decorators
+        while hasattr(code, "fn"):  # a decorated function
             code = code.fn
         if isinstance(code, FunctionType):
             file = Path(code.__code__.co_filename)
@@ -380,7 +384,7 @@ class Declaration(Functions):
         return chosen
 
     def _take_texts(self) -> None:
-        """Give each source that is a text the name of a file, for messages and includes."""
+        """Invent a file name for each source that is a text, for messages and includes."""
         for source, code in self.files.items():
             if is_text(code) and not self.language:
                 file = "_".join(filter(None, (self.name, source))) + ".cu"
@@ -400,7 +404,7 @@ def _always(c: object, p: object) -> bool:
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """Return the last line of a file that an exception came through, as `` (file.py:12)``."""
+    """Return the last line of a file in an exception's traceback, as `` (file.py:12)``."""
     steps = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in steps if frame.f_code.co_filename == file]
     return f" ({Path(file).name}:{lines[-1]})" if lines else ""

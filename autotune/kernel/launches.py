@@ -1,4 +1,4 @@
-"""Turns the declared steps of a configuration and problem into launches, checked or traced."""
+"""Computes the launch sequence of a configuration and problem, as checked numbers or traced expressions."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from autotune.kernel.expression import (
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
 from autotune.values import Configuration, Problem
 
-#: Largest grid in x, and in y and z. Source: CUDA C++ Programming Guide, "Technical
+#: Maximum number of blocks of a grid in x, y and z. Source: CUDA C++ Programming Guide, "Technical
 #: Specifications per Compute Capability".
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
 class LaunchSequence:
-    """The launch sequence of one configuration on one problem, as numbers."""
+    """The launch sequence of a configuration on a problem, as numbers."""
 
     steps: tuple[Step, ...]
-    #: Of the kernel.
+    #: Name of the kernel.
     name: str = ""
 
     @property
@@ -43,14 +43,15 @@ class LaunchSequence:
 
     @property
     def main(self) -> Launch:
-        """The launch whose block and grid records show: see `main_launch`."""
+        """The launch whose block and grid records contain; see `main_launch`."""
         return main_launch(self.launches, self.name)
 
 
 def main_launch(launches: Sequence[Launch], name: str) -> Launch:
-    """Return the launch of the function with the kernel's name, else the first.
+    """Return the launch of the function with the kernel's name, else the first launch.
 
-    Launches before it prepare, for example copy an argument to aligned rows; launches after it finish.
+    Launches before it prepare arguments, for example copy one to aligned rows. Launches after it complete
+    the result.
     """
     return next((launch for launch in launches if launch.entry in (None, name)), launches[0])
 
@@ -58,7 +59,7 @@ def main_launch(launches: Sequence[Launch], name: str) -> Launch:
 def launch_sequence(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> LaunchSequence:
-    """Call the launch hook and fill in missing values."""
+    """Return the steps of the launch hook with all missing values filled in."""
     steps = [
         step
         if isinstance(step, Fill)
@@ -77,20 +78,20 @@ def launch_sequence(
 def _block(
     kernel: Kernel, configuration: Configuration, problem: Problem, step: Launch
 ) -> tuple[int, ...]:
-    decided = kernel.language and kernel.language.block(kernel.values_of(configuration, problem))
-    if not decided:
+    block = kernel.language and kernel.language.block(kernel.values_of(configuration, problem))
+    if not block:
         return step.block
     if step.block:
-        raise kernel.error("launch: its language decides the block; leave block out")
-    return decided
+        raise kernel.error("launch: the language of the source decides the block; leave block out")
+    return block
 
 
 def completed(
     plan: LaunchSequence, binary: Binary, names: Sequence[str] | None = None
 ) -> LaunchSequence:
-    """Return a plan with what the compiler decided of its launches; see `Convention`.
+    """Return a launch sequence with the values that the compiler decided; see `Convention`.
 
-    ``names`` are the arguments of a launch without ``args``. Without names arguments stay as they are.
+    ``names`` are the arguments of a launch without ``args``. None: arguments are not changed.
     """
 
     def complete(step: Launch, found: Convention) -> Launch:
@@ -113,31 +114,31 @@ def completed(
 
 
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
-    """Return which limit of the device a plan exceeds, and what to lower; empty where it fits.
+    """Return a message with the device limit that a launch exceeds and a remedy; empty if all launches fit.
 
-    Registers and static shared memory are checked if there is a binary.
+    The binary is needed to check registers and static shared memory.
     """
     for launch in (completed(plan, binary) if binary else plan).launches:
         threads = int(np.prod(launch.block))
         if threads > device.max_threads_per_block:
             return (
-                f"{launch.entry}: a block of {threads} threads, {device.name} allows "
+                f"{launch.entry}: a block of {threads} threads, but {device.name} allows "
                 f"{device.max_threads_per_block}; make the block smaller"
             )
         for size, limit, axis in zip(launch.grid, _MAX_GRID, "xyz", strict=True):
             if size > limit:
-                return f"{launch.entry}: grid {axis}={size}, at most {limit}; make tiles larger"
+                return f"{launch.entry}: grid {axis}={size}, but the limit is {limit}; make tiles larger"
         entry = binary.entry(launch.entry or "") if binary else None
         shared = launch.shared_bytes + ((entry.shared_bytes or 0) if entry else 0)
         if shared > device.shared_bytes_per_block:
             return (
-                f"{launch.entry}: {shared} bytes of shared memory per block, {device.name} "
+                f"{launch.entry}: {shared} bytes of shared memory per block, but {device.name} "
                 f"allows {device.shared_bytes_per_block}; make tiles or stages smaller"
             )
         if entry and entry.registers and entry.registers * threads > device.registers_per_sm:
             return (
-                f"{launch.entry}: {entry.registers} registers × {threads} threads, an SM has "
-                f"{device.registers_per_sm}; use fewer threads or cap registers"
+                f"{launch.entry}: {entry.registers} registers × {threads} threads, but an SM has "
+                f"{device.registers_per_sm} registers; use fewer threads or cap registers"
             )
     return ""
 
@@ -150,10 +151,10 @@ def bound(
     dtypes: Mapping[str, str],
     binary: Binary | None = None,
 ) -> list[BoundLaunch | BoundFill]:
-    """Replace names of arguments by buffers and scalars, and entries by symbols of the binary.
+    """Replace argument names by buffers and scalars, and function names by symbols of the binary.
 
-    ``names`` are all arguments and scratch buffers in order: those of a launch without ``args``.
-    Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``.
+    ``names`` are all arguments and scratch buffers in order, for launches without ``args``. Every name is
+    in ``buffers``, with its element type in ``dtypes``, or in ``scalars``.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in (completed(plan, binary, names) if binary else plan).steps:
@@ -174,11 +175,11 @@ def bound(
 def traced(
     kernel: Kernel, configuration: Configuration, device: Device, problem: Problem | None = None
 ) -> tuple[Step, ...] | None:
-    """Return the launch sequence with the problem's integer fields symbolic.
+    """Return the launch sequence with symbols for the problem's integer fields; None if tracing fails.
 
-    Grids, always tuples, and arguments may be `Symbol`. Layout and categorical fields keep the values
-    of ``problem`` (default: the kernel's first). None where the hook needs numbers, or a traced grid
-    differs from the grid of the problem.
+    Grids are tuples; their sizes and the arguments may be `Symbol`. Layout and categorical fields keep the
+    values of ``problem`` (default: the kernel's first). Tracing fails if the hook needs numbers, or if a
+    traced grid differs from the grid for ``problem``.
     """
     example = problem or next(declared for group in kernel.problems.values() for declared in group)
     fields = {
@@ -198,29 +199,29 @@ def traced(
 
 
 def _grid(step: Step, problem: Problem) -> Step | tuple[int, ...]:
-    """Return the grid of a launch for a problem; of a fill the fill."""
+    """Return the grid of a launch for a problem; return a fill unchanged."""
     if isinstance(step, Fill):
         return step
     return tuple(value_of(form, problem) for form in traced_numbers(_sizes(step.grid)) or ())
 
 
 def traced_grid(steps: tuple[Step, ...] | None, name: str) -> tuple[Json, ...] | None:
-    """Return the stored expressions of the main launch's grid; None where it could not be traced."""
+    """Return the stored expressions of the main launch's grid; None if it was not traced."""
     launches = [step for step in steps or () if isinstance(step, Launch)]
     return traced_numbers(main_launch(launches, name).grid) if launches else None
 
 
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
-    """Return the stored forms of integers and symbols; None if one is neither."""
+    """Return the stored forms of integers and symbols; None if a value is neither."""
     forms = [stored(value) for value in values]
     known = tuple(form for form in forms if form is not None)
     return known if len(known) == len(forms) else None
 
 
 def requirement(kernel: Kernel, configuration: Configuration, problem: Problem) -> Json | None:
-    """Return the stored condition on the integer fields of problems of this configuration.
+    """Return the stored condition of a configuration on the integer fields; None without a condition.
 
-    Categorical fields have the values of ``problem``. None where there is no condition.
+    Categorical fields have the values of ``problem``.
     """
     if not kernel.has_hook("requires", configuration):
         return None
@@ -240,16 +241,16 @@ def _sizes(sizes: Any) -> tuple[Any, ...]:
     return tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
 
 
-def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
+def _three(kernel: Kernel, label: str, sizes: Any) -> tuple[int, int, int]:
     try:
         whole = [index(size) for size in _sizes(sizes)]
     except TypeError as error:
         raise kernel.error(
-            f"launch: {what}={sizes!r} is not a tuple of integers; divide with // or ceil_div"
+            f"launch: {label}={sizes!r} is not a tuple of integers; divide with // or ceil_div"
         ) from error
     if not 1 <= len(whole) <= 3 or min(whole) < 1 or max(whole) >= 2**63:
         raise kernel.error(
-            f"launch: {what}={sizes!r}; one to three positive integers of 63 bits expected"
+            f"launch: {label}={sizes!r}: expected one to three positive integers below 2^63"
         )
     return _as_three(whole)
 
@@ -273,6 +274,6 @@ def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.g
         return np.int32(index(argument))
     except (TypeError, OverflowError) as error:
         raise SpecError(
-            f"launch: argument {argument!r} is neither a name nor an integer of 32 bits; pass a longer one "
+            f"launch: argument {argument!r} is neither a name nor a 32-bit integer; pass a larger integer "
             "as np.int64"
         ) from error

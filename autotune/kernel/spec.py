@@ -1,6 +1,6 @@
-"""A kernel as a person declares it, and what follows from the declaration for one configuration and problem.
+"""`Kernel`, and the types that its functions return.
 
-A space file (`spaces/NAME.py`) makes one `Kernel` and attaches plain functions to it with decorators.
+A space file (`spaces/NAME.py`) creates one `Kernel` and attaches functions to it with decorators.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Launch:
     Parameters
     ----------
     grid : tuple of int
-        Blocks in x, y, z; missing ones are 1. May depend on the problem.
+        Blocks in x, y, z; missing sizes are 1. May depend on the problem.
     block : tuple of int
-        Threads in x, y, z; missing ones are 1. Must not depend on the problem. Left out in Triton.
+        Threads in x, y, z; missing sizes are 1. Must not depend on the problem. Leave it out for Triton.
     shared_bytes : int
         Dynamic shared memory per block. Must not depend on the problem.
     entry : str, optional
-        Function to launch. Default: the kernel's name, or the function of its source.
+        Function to launch. Default: the function with the kernel's name, or the function of its source.
     args : tuple, optional
-        Names of arguments and scratch buffers, or integers (passed as 32-bit), in the function's order.
+        Names of arguments and scratch buffers, or 32-bit integers, in the function's order.
         Default: all arguments, then all scratch buffers.
     """
 
@@ -51,14 +51,14 @@ class Launch:
 
 @dataclass(frozen=True)
 class Fill:
-    """Set every element of an output or scratch buffer to one value, as a step of the sequence.
+    """A step of a launch sequence that sets all elements of an output or scratch buffer.
 
     Parameters
     ----------
     name : str
         The argument or scratch buffer.
     value : float
-        Converted to the buffer's type.
+        The value of every element, converted to the buffer's type.
     """
 
     name: str
@@ -70,14 +70,14 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: poisoned before every check, in turn with NaN and with a large number.
+    """An output. Before every check it is filled with NaN or a large number, in turn.
 
     Parameters
     ----------
     shape : int or tuple of int
         Elements along each axis; may depend on the problem.
     dtype : str or numpy.dtype
-        Type of the elements, as NumPy takes it, or ``bfloat16``.
+        Type of the elements: a type of NumPy, or ``bfloat16``.
     """
 
     shape: tuple[int, ...]
@@ -86,7 +86,7 @@ class Out:
 
 @dataclass(frozen=True, eq=False)
 class InOut:
-    """An argument that the kernel reads and writes: restored before every check.
+    """An argument that the kernel reads and writes. Before every check its content is restored.
 
     Parameters
     ----------
@@ -100,34 +100,34 @@ class InOut:
 class BFloat16:
     """An array of bfloat16: an input, or the array of an `InOut`.
 
-    NumPy has no such type. A reference gets the values as float64. An output is
-    ``Out(shape, "bfloat16")``; a scratch buffer cannot be of bfloat16.
+    NumPy does not have this type. A reference gets the values as float64. An output is
+    ``Out(shape, "bfloat16")``; a scratch buffer cannot have this type.
 
     Parameters
     ----------
     array : array
-        Bits, as uint16; other numbers are rounded to the nearest.
+        Bit patterns as uint16; other numbers are rounded to the nearest bfloat16.
     """
 
     def __init__(self, array: Any) -> None:
-        with needing("BFloat16"):  # a list of kernels does not wait for NumPy
+        with needing("BFloat16"):  # imported here, so that listing kernels does not import NumPy
             import numpy as np
 
             from autotune.arrays import rounded_to_bfloat16
 
         array = np.asarray(array)
-        #: Elements as uint16.
+        #: Bit patterns of the elements as uint16.
         self.bits = array if array.dtype == np.uint16 else rounded_to_bfloat16(array)
 
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A module symbol (``__constant__``) with the argument's name, set before the first launch.
+    """A ``__constant__`` variable of the module with the argument's name, set before the first launch.
 
     Parameters
     ----------
     array : numpy.ndarray
-        In the shape and type of the symbol.
+        Content, with the shape and type of the variable.
     """
 
     array: Any
@@ -135,7 +135,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Work:
-    """The least cost of a problem, for every configuration. Amounts are finite and at least 0.
+    """The minimum work of a problem, equal for all configurations. Amounts are finite and at least 0.
 
     Parameters
     ----------
@@ -146,8 +146,8 @@ class Work:
     bytes_written : float
         Bytes that must go to device memory.
     pipe : str
-        The unit that does the arithmetic and so decides the peak: ``fp32``, or ``tensor`` for products
-        of halves or bfloat16 on tensor cores. Other names have no limit.
+        The unit that does the arithmetic, whose peak is the limit: ``fp32``, or ``tensor`` for products of
+        float16 or bfloat16 on tensor cores. Other names have no known peak.
     """
 
     flops: float = 0
@@ -161,11 +161,11 @@ class Kernel(Declaration):
 
     @property
     def project(self) -> Project:
-        """Return the project that records of this kernel belong to."""
+        """The project that contains the records of this kernel."""
         return project_of(self.file.parent if self.file else current_folder())
 
     def language_on(self, backend: str) -> str:
-        """Return the language that is compiled for a backend, which stands for its own dialect of C."""
+        """Return the language to compile for a backend; the backend's name means its dialect of C."""
         has_own = self.language is not None and backend in self.language.backends
         return self.language_name if has_own else backend
 
@@ -176,9 +176,10 @@ class Kernel(Declaration):
         return self._file(c).rpartition(":")[2].partition(",")[0]
 
     def values_of(self, c: Configuration, p: Problem) -> dict[str, Value]:
-        """Return parameters and compiled-in fields, these in upper case too, as a language gets them.
+        """Return the values that a language gets: parameters, and static fields in lower and upper case.
 
-        A defines hook adds others, and has all fields: a language specialises for problems anyway.
+        A defines hook adds further values. It gets all problem fields, because a language specialises
+        binaries for problems anyway.
         """
         fields = self._compiled_in(p)
         given = {**{name.upper(): value for name, value in fields.items()}, **fields, **c}
@@ -189,34 +190,34 @@ class Kernel(Declaration):
         return {**given, **added}
 
     def layout_of(self, p: Problem) -> Problem:
-        """Return the layout fields of a problem that differ from the tuned layout; mostly empty."""
+        """Return the layout fields of a problem that differ from the tuned layout."""
         return Problem({n: v for n, v in self.normal(p).items() if n in self.layout})
 
     def static_of(self, p: Problem) -> tuple[Value, ...]:
-        """Return the values that are compiled in: problems that share them share a binary."""
+        """Return the values of the static fields; problems with equal values share a binary."""
         filled = self.filled(p)
         return tuple(filled[name] for name in self.static)
 
     def shares_binary(self, p: Problem, q: Problem) -> bool:
-        """Return whether a configuration is known to have one binary for two problems.
+        """Return whether two problems certainly share the binary of a configuration.
 
-        A language specialises binaries: whether two problems differ in that only compile jobs tell.
+        A language may specialise binaries for problems, which only its compile jobs show.
         """
         return p == q or (self.language is None and self.static_of(p) == self.static_of(q))
 
     def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
-        """Return the launch sequence of one configuration and problem (or symbolic problem)."""
+        """Return the declared steps of a configuration and problem, which may be symbolic."""
         result = self.call_hook("launch", c, p, device=device)
         steps = result if isinstance(result, tuple) else (result,)
         is_launched = any(isinstance(step, Launch) for step in steps)
         self._expect(is_launched, "launch", result, "Launch(...) or a tuple of them")
         for step in steps:
             if not isinstance(step, Launch | Fill):
-                raise self.error(f"launch: step {step!r} is neither Launch nor Fill")
+                raise self.error(f"launch: step {step!r} is neither a Launch nor a Fill")
         return steps
 
     def workspaces(self, c: Configuration, p: Problem, device: Any) -> Mapping[str, Out]:
-        """Return the declared scratch buffers of one configuration and problem."""
+        """Return the declared scratch buffers of a configuration and problem."""
         if not self.has_hook("scratch", c):
             return {}
         workspaces: Mapping[str, Out] = self.call_hook("scratch", c, p, device=device)
@@ -226,7 +227,7 @@ class Kernel(Declaration):
         return workspaces
 
     def compiler_options(self, c: Configuration, device: Any) -> tuple[str, ...]:
-        """Return the declared compiler options of one configuration."""
+        """Return the declared compiler options of a configuration."""
         if not self.has_hook("options", c):
             return ()
         options = self.call_hook("options", c, device=device)
@@ -234,7 +235,7 @@ class Kernel(Declaration):
         return tuple(map(str, options))
 
     def work_of(self, p: Problem) -> Work | None:
-        """Return the least that a problem costs; None where the kernel does not say."""
+        """Return the minimum work of a problem; None if the kernel does not declare it."""
         work = self.call_hook("work", p) if "work" in self.hooks else None
         self._expect(isinstance(work, Work | None), "work", work, "Work(...)")
         return work
@@ -242,7 +243,7 @@ class Kernel(Declaration):
     def metric_of(
         self, name: str, c: Configuration, p: Problem, device: Any, known: Mapping[str, float]
     ) -> float | None:
-        """Return a metric of a measurement with these quantities; None where it needs another."""
+        """Return a metric of a measurement with these quantities; None if the metric needs another one."""
         given = {"c": c, "p": self.filled(p), DEVICE: device, **known}
         takes = signature(self.metrics[name]).parameters
         if not takes.keys() <= given.keys():
@@ -254,7 +255,7 @@ class Kernel(Declaration):
         return value
 
     def tolerance_of(self, p: Problem) -> float | None:
-        """Return the largest absolute error allowed on random data; None where it is not declared."""
+        """Return the largest absolute error allowed on random data; None if it is not declared."""
         if "tolerance" not in self.hooks:
             return None
         bound = self.call_hook("tolerance", p)
@@ -264,24 +265,24 @@ class Kernel(Declaration):
         return number
 
     def _compiled_in(self, p: Problem) -> Problem:
-        """Return the static fields of a problem alone, which is all that its binary depends on."""
+        """Return only the static fields of a problem; its binary depends on no other field."""
         return Problem(dict(zip(self.static, self.static_of(p), strict=True)))
 
     def check_problem(self, p: Problem) -> None:
-        """Check the numbers that hooks return for a problem, before it is measured."""
+        """Check the results of the hooks for a problem before it is measured."""
         self.tolerance_of(p)
         self.work_of(p)
 
     def allows(self, c: Configuration, p: Problem) -> bool:
-        """Return whether a problem meets the requirement of a configuration, if one is declared."""
+        """Return whether a configuration supports a problem; True without a requires hook."""
         return not self.has_hook("requires", c) or self._truth("requires", c, p)
 
     def is_exclusive(self, c: Configuration) -> bool:
-        """Return whether launches of one loaded module are declared not to overlap."""
+        """Return whether a declaration forbids overlapping launches of one loaded module."""
         return self.has_hook("exclusive", c) and self._truth("exclusive", c)
 
     def is_deterministic(self, c: Configuration, p: Problem) -> bool:
-        """Return whether the same data are declared to give the same bits in every run."""
+        """Return whether a declaration promises the same bits in every run on the same data."""
         return self.has_hook("deterministic", c) and self._truth(
             "deterministic", c, self._compiled_in(p)
         )
@@ -293,36 +294,36 @@ class Kernel(Declaration):
         return self.guarded(name, bool, answer) is True
 
     def _expect(
-        self, is_right: bool, hook: str, returned: object, expected: str, where: str = ""
+        self, is_valid: bool, hook: str, returned: object, expected: str, where: str = ""
     ) -> None:
-        if not is_right:
+        if not is_valid:
             raise self.error(f"{hook}: returned {returned!r}{where}, expected {expected}")
 
     def all_problems(self) -> tuple[Problem, ...]:
-        """Return every odd size and every problem of any backend and effort; some of them twice."""
+        """Return the edge problems and all problems of all backends, possibly with duplicates."""
         groups = [self.edge_problems, *self.problems.values(), *self.quick_problems.values()]
         return tuple(problem for group in groups for problem in group)
 
     def edges_on(self, device: Device) -> tuple[Problem, ...]:
-        """Return the odd sizes whose arrays a device can be given."""
+        """Return the edge problems whose array alignments the device supports."""
         return tuple(edge for edge in self.edge_problems if not self.misplaced(edge, device))
 
     def edges_like(self, p: Problem, device: Device) -> tuple[Problem, ...]:
-        """Return the odd sizes with the static fields of a problem, in any layout."""
+        """Return the edge problems with the static fields of a problem, in any layout."""
         tuned = [name for name in self.static if name in self.fields]
         return tuple(
             edge for edge in self.edges_on(device) if all(edge[name] == p[name] for name in tuned)
         )
 
     def misplaced(self, p: Problem, device: Device) -> str:
-        """Return why a device cannot be given the arrays of a problem; empty where it can."""
+        """Return why the device does not support a problem's array alignment; empty if it does."""
         fields = [name for name in self.layout_of(p) if name.startswith(OFFSET)]
         if device.is_cuda or not fields:
             return ""
-        return f"{', '.join(fields)}: arrays begin aligned on {device.selector}"
+        return f"{', '.join(fields)}: {device.selector} only supports aligned arrays"
 
     def first_problem(self, backend: str) -> Problem:
-        """Return a problem to show or compile for: the first quick one of a backend, else any."""
+        """Return an example problem: the first quick problem of a backend, else the first problem."""
         mine = self.quick_problems.get(backend) or self.problems.get(backend)
         return (mine or next(group for group in self.problems.values() if group))[0]
 
@@ -335,11 +336,10 @@ class Kernel(Declaration):
         return self.files.get(str(c.get(SOURCE, "")), first)
 
     def find_source(self, file: str) -> Path:
-        """Return the path of a source: in ``../kernels`` of the space file, or in its folder.
+        """Return the path of a source, in ``../kernels`` or in the folder of the space file.
 
-        The sources of ``spaces/study`` are in ``kernels/study``.
-
-        In a language its name ends with ``:FUNCTION``, or ``:FUNCTION,FUNCTION`` for several.
+        The sources of ``spaces/study`` are in ``kernels/study``. For a language, the path ends with
+        ``:FUNCTION``, or ``:FUNCTION,FUNCTION`` for several functions.
         """
         base = self.file.parent if self.file else Path.cwd()
         if self.language:
@@ -365,11 +365,11 @@ class Kernel(Declaration):
         return found
 
     def macros(self, c: Configuration, p: Problem, device: Device) -> dict[str, str]:
-        """Return the preprocessor symbols of a configuration, of static fields and of the device.
+        """Return the preprocessor symbols of a configuration, its static fields and the device.
 
-        A text value ``v`` of ``P`` is ``P_v``, and every value's ``P_<value>`` is its number, from 1:
-        a word that is not declared is 0 in ``#if``, and so equal to none. A defines hook replaces those of
-        parameters and fields.
+        For a parameter ``P`` with text values, ``P`` is ``P_<value>``, and every ``P_<value>`` is a number
+        from 1. An undeclared word is 0 in ``#if``, so it differs from all values. A defines hook replaces
+        the symbols of parameters and fields.
         """
         source = self.source_of(c)
         facts = {
@@ -394,7 +394,7 @@ class Kernel(Declaration):
         return defines | facts
 
     def validate(self) -> None:
-        """Check what can only be checked once the whole space file has run."""
+        """Check the declaration after the whole space file has run."""
         self.hook("arguments")
         for source in self.sources.values():
             if "launch" not in source.hooks:
@@ -403,7 +403,7 @@ class Kernel(Declaration):
             self.find_source(file)
         if not any(self.problems.values()):
             raise self.error("no problems: give problems=[Problem(...), ...]")
-        # Otherwise they would first be called after the search.
+        # Without this check, errors of these hooks would appear only after the search.
         for configuration in map(self.default, self.sources):
             self.is_exclusive(configuration)
             self.is_deterministic(configuration, self.all_problems()[0])
