@@ -1,10 +1,10 @@
-"""What every test gets: an environment of its own, the same random examples, and no silent skips.
+"""Fixtures and hooks of all tests: isolated environments, fixed random examples, and no silent skips.
 
-With ``--fast`` (``make test-fast``) only those run that start no process and compile nothing. Tests that
-ask for a device or a compiler are left out before they begin, others end as skipped where they start one.
+``--fast`` (``make test-fast``) runs only tests that start no process and compile nothing. Tests that use a
+device or compiler fixture are deselected. Other tests are skipped when they start a process or compiler.
 
-``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, so that a machine that
-should run everything cannot quietly run less. Tests marked ``gpu`` are exempt.
+``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, because a complete machine
+must run all tests. Tests marked ``gpu`` are exempt.
 """
 
 import _posixsubprocess
@@ -21,34 +21,34 @@ from typing import Any
 import hypothesis
 import pytest
 
-# As many processes as cores: threads of one's BLAS would wait for those of the other's. Set before
-# anything imports numpy, and inherited by what the tests start.
+# One BLAS thread per process, because there are as many processes as cores. This must be set before numpy
+# is imported; child processes inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # Where each can have a core, it keeps to that, with what it starts: threads of Intel's OpenCL that
-    # wait for work spin, and take half of the time on the cores of others.
+    # If there are enough cores, each process and its children stay on one. Idle threads of Intel's OpenCL
+    # spin, and would take half of the time of other cores.
     if hasattr(os, "sched_setaffinity"):
         _cores = sorted(os.sched_getaffinity(0))
         if len(_cores) == int(os.environ["PYTEST_XDIST_WORKER_COUNT"]):
             os.sched_setaffinity(0, {_cores[int(os.environ["PYTEST_XDIST_WORKER"][2:])]})
-# Tests start hundreds of processes: each would compile the whole package anew.
+# Tests start hundreds of processes. Without bytecode files, each would compile the whole package again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# What a script runs in the background ignores Ctrl-C, and so would all that the tests start.
+# Background jobs of a script ignore Ctrl-C, and so would all processes that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
-#: Files whose results depend on how long the OpenCL device takes.
+#: Test files whose results depend on times of the OpenCL device.
 TIMED = {
     *("test_backends", "test_check_tuned", "test_contracts", "test_evaluator", "test_experiments"),
     *("test_fleet", "test_race", "test_retune", "test_tuner", "test_verdict"),
     "test_worker",
 }
-#: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
+#: Module fixtures that take seconds. All tests of the file run in one process, which creates them once.
 COSTLY = {"built", "launchers", "pages", "space", "notebook"}
-#: Marks and fixtures of tests that `--fast` leaves out before they begin.
+#: Marks and fixtures of tests that `--fast` deselects.
 NOT_FAST = {"opencl", "postgres", "browser", "nvcc", "slow"}
 NOT_FAST |= {
     "opencl_device",
@@ -70,10 +70,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Skip, with ``--fast``, the test that starts a process."""
+    """With ``--fast``, skip tests when they start a process."""
     if config.getoption("--fast"):
         sys.addaudithook(_refuse_processes)
-        _posixsubprocess.fork_exec = _refuse_process  # of multiprocessing, which tells no hook
+        _posixsubprocess.fork_exec = _refuse_process  # multiprocessing does not call the audit hook
 
 
 def _refuse_processes(event: str, _: tuple[Any, ...]) -> None:
@@ -87,20 +87,20 @@ def _refuse_process(*_: Any) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what needs torch where it is not and no GPU tests are asked for.
+    """Ignore the torch tests if torch is not installed and GPU tests are deselected.
 
-    With ``-m gpu`` the file is collected, and says that it skips.
+    With ``-m gpu`` the file is collected and reported as skipped.
     """
     needs_torch = collection_path == Path(__file__).parent / "gpu" / "test_torch.py"
-    is_asked_for = "not gpu" not in config.option.markexpr
-    return True if needs_torch and not is_asked_for and find_spec("torch") is None else None
+    is_selected = "not gpu" not in config.option.markexpr
+    return True if needs_torch and not is_selected and find_spec("torch") is None else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Apply AUTOTUNE_TEST_NO_SKIP to one test."""
+    """Apply AUTOTUNE_TEST_NO_SKIP to a test."""
     report = yield
     allowed = item.get_closest_marker("gpu")
     if NO_SKIP and report.skipped and not allowed and not hasattr(report, "wasxfail"):
@@ -122,15 +122,16 @@ def pytest_make_collect_report(
 def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
     report.outcome = "failed"
-    report.longrepr = f"{report.nodeid}: AUTOTUNE_TEST_NO_SKIP=1 and yet: {reason}"
+    report.longrepr = f"{report.nodeid}: skipped although AUTOTUNE_TEST_NO_SKIP=1: {reason}"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what times the OpenCL device in one process: two would disturb each other.
+    """Group tests by process, and deselect tests with ``--fast``.
 
-    Each other file that uses the device has a process too, whichever is free, with device processes that
-    are kept. What is in no group comes last: single tests end evenly what groups of minutes would not.
+    Tests that time the OpenCL device run in one process, because two would disturb each other. Any other
+    file that uses the device runs in one process too, which keeps its device processes. Tests without a
+    group run last, because single tests balance the processes better than groups of minutes.
     """
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
@@ -154,7 +155,7 @@ def _is_fast(item: pytest.Item) -> bool:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove the caches: expected values of large data sets are gigabytes."""
+    """Remove the caches, which have gigabytes of expected values of large data sets."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         shutil.rmtree(base / "caches", ignore_errors=True)
@@ -162,7 +163,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def _shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder of caches for the session, all its processes included."""
+    """Return the folder of caches that all processes of the session share."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "caches"
 
@@ -171,7 +172,7 @@ def _shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _isolated_session(
     tmp_path_factory: pytest.TempPathFactory, _shared_caches: Path
 ) -> Iterator[None]:
-    """Isolate what session and module fixtures do as well."""
+    """Isolate session and module fixtures too."""
     with pytest.MonkeyPatch.context() as patch:
         _isolate(patch, tmp_path_factory.mktemp("home"), _shared_caches)
         yield
@@ -183,8 +184,8 @@ def _isolated(
     tmp_path_factory: pytest.TempPathFactory,
     _shared_caches: Path,
 ) -> None:
-    """Give the test a home of its own and none of the caller's settings."""
-    # Not by `mktemp`, which looks through all the folders of all tests before for a free number.
+    """Give the test its own home folder, and remove the caller's settings."""
+    # `mktemp` of pytest is slow here: it searches the folders of all earlier tests for a free number.
     homes = tmp_path_factory.getbasetemp() / "homes"
     homes.mkdir(exist_ok=True)
     _isolate(monkeypatch, Path(tempfile.mkdtemp(dir=homes)), _shared_caches)
@@ -195,7 +196,7 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
         if name.startswith(("AUTOTUNE_", "XDG_")) or name in ("NO_COLOR", "FORCE_COLOR"):
             patch.delenv(name)
     patch.setenv("HOME", str(home))
-    patch.setenv("COLUMNS", "100")  # tables are as wide everywhere
+    patch.setenv("COLUMNS", "100")  # the same width of tables everywhere
     patch.setenv("AUTOTUNE_CACHE_DIR", str(caches / "autotune"))
     patch.setenv("CUPY_CACHE_DIR", str(caches / "cupy"))
     patch.setenv("MPLCONFIGDIR", str(caches / "matplotlib"))  # its font cache takes seconds
@@ -203,9 +204,9 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify the finalists of short runs at four sizes, and at no large one, as a very busy machine does.
+    """Verify finalists at four small sizes only, as on a very busy machine.
 
-    Tests marked `many_sizes`, and those on a GPU, have the sizes that there is time for.
+    Tests marked `many_sizes` or `gpu` verify as many sizes as the time allows.
     """
     if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
         monkeypatch.setattr("autotune.run.sizes._MIN_S", 0.0)
@@ -213,7 +214,7 @@ def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def _no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skip, with ``--fast``, the test that compiles in its own process."""
+    """With ``--fast``, skip tests when they compile in their own process."""
     if request.config.getoption("--fast"):
         for name in ("autotune.devices.nvrtc._compiled", "autotune.languages.triton._compiled"):
             monkeypatch.setattr(name, lambda *_, **__: pytest.skip("--fast: a compiler"))
@@ -221,14 +222,14 @@ def _no_compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(autouse=True)
 def _slow_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `check` interpret what takes longer on a very busy machine than it waits for."""
+    """Raise the time limits of `check` for Triton's interpreter, for very busy machines."""
     monkeypatch.setattr("autotune.checking.interpreting.LONGEST_S", 600.0)
     monkeypatch.setattr("autotune.checking.interpreting.ALL_S", 3600.0)
 
 
 @pytest.fixture(scope="session")
 def nvcc() -> str:
-    """The CUDA compiler driver, from the extra ``test`` or the machine."""
+    """Return the path of nvcc, from the extra ``test`` or the machine."""
     pathfinder = pytest.importorskip("cuda.pathfinder")
     path = pathfinder.find_nvidia_binary_utility("nvcc") or shutil.which("nvcc")
     if path is None:
@@ -238,7 +239,7 @@ def nvcc() -> str:
 
 @pytest.fixture(scope="session")
 def opencl_device() -> str:
-    """How the command line names the OpenCL CPU device; its tests share one process."""
+    """Return the command-line name of the OpenCL CPU device; its tests share one process."""
     intel = Path(sys.prefix, "lib", "libintelocl.so")
     others = Path("/etc/OpenCL/vendors").glob("*.icd")
     if find_spec("pyopencl") is None or not (intel.exists() or any(others)):
@@ -248,7 +249,7 @@ def opencl_device() -> str:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[object]:
-    """A running PostgreSQL: `postgresql.Server`."""
+    """Yield a running PostgreSQL server, a `postgresql.Server`."""
     from postgresql import running
 
     with running() as made:
@@ -266,7 +267,7 @@ def _kept_processes(_isolated_session: None) -> Iterator[object]:
 
 @pytest.fixture
 def kept_processes(_kept_processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in device processes and compilers that earlier tests began; see `kept_processes`."""
+    """Reuse the device and compiler processes of earlier tests; see `kept_processes`."""
     _kept_processes.lend(monkeypatch)
 
 
@@ -278,7 +279,7 @@ def project(
     opencl_device: str,
     kept_processes: None,
 ) -> Path:
-    """The current folder and home: two kernels that were just tuned on the OpenCL device."""
+    """Return the current folder and home, with two kernels tuned on the OpenCL device."""
     from tuned_project import enter_copy, tuned_once
 
     return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)

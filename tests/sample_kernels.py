@@ -1,4 +1,4 @@
-"""Checks that bundled kernels pass: a sample of configurations, a missing element, compiling for GPUs."""
+"""Checks of bundled kernels: samples of configurations, missing elements, and compilation for GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUDA = ("sm_80", "sm_90", "sm_120")
 
 
 def assert_sample_is_right(kernel: Kernel) -> None:
-    """On the CPU, at odd sizes too; and the data show each missing element."""
+    """Check a sample on the CPU, also on edge problems; the data must detect each missing element."""
     report = check_kernel(kernel, (), samples=1, seed=1)
     assert report.failures == []
     assert report.unseen == []
@@ -33,7 +33,7 @@ def assert_sample_is_right(kernel: Kernel) -> None:
 
 
 def assert_mutation_is_refused(kernel: Kernel, mutation: tuple[str, str], folder: Path) -> None:
-    """Copy the kernel to a folder with a piece of its source replaced, and check the copy."""
+    """Replace a part of the kernel's source in a copy; the check must find a wrong result."""
     assert kernel.file is not None
     source = kernel.find_source(f"{kernel.name}.cu")
     for name in ("kernels", "spaces"):
@@ -42,16 +42,16 @@ def assert_mutation_is_refused(kernel: Kernel, mutation: tuple[str, str], folder
         shutil.copy(header, folder / "kernels")
     for file in (kernel.file, *kernel.file.parent.glob("_*.py")):
         shutil.copy(file, folder / "spaces")
-    text, (right, wrong) = source.read_text(), mutation
-    assert right in text
-    (folder / "kernels" / source.name).write_text(text.replace(right, wrong))
+    text, (correct, wrong) = source.read_text(), mutation
+    assert correct in text
+    (folder / "kernels" / source.name).write_text(text.replace(correct, wrong))
     mutated = load_file(folder / "spaces" / kernel.file.name)
     report = check_kernel(mutated, (), samples=1, seed=1)
     assert "wrong_result" in report.samples[-1]["problem"]
 
 
 def assert_default_compiles_for_gpus(name: str) -> None:
-    """Without a spilled register."""
+    """Compile the default for each GPU architecture; no register may spill."""
     pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
     kernel = find_kernel(name)
     problem = kernel.first_problem("cuda")
@@ -61,7 +61,7 @@ def assert_default_compiles_for_gpus(name: str) -> None:
 
 
 def assert_right_at_odd_sizes(name: str, chosen: dict[str, Value], device: Device) -> None:
-    """All edge problems that the configuration allows."""
+    """Verify a configuration on all edge problems that it supports."""
     kernel = find_kernel(name)
     configuration = kernel.completed(chosen)
     edges = [edge for edge in kernel.edges_on(device) if kernel.allows(configuration, edge)]
@@ -75,7 +75,7 @@ def assert_right_at_odd_sizes(name: str, chosen: dict[str, Value], device: Devic
 
 
 def assert_vendor_calls_take_the_arguments(kernel: Kernel) -> None:
-    """An array in constant memory is none of them."""
+    """Bind each vendor call to the kernel's arguments without arrays in constant memory."""
     for problem in kernel.edge_problems:
         given = kernel.call_hook("arguments", problem, Draw(True, 0))
         names = [name for name, value in given.items() if not isinstance(value, Constant)]

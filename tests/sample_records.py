@@ -1,4 +1,4 @@
-"""Small tuned records for tests: of a kernel that no folder of real records has."""
+"""Small tuned records for tests, of a kernel without real records."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ FIELDS: dict[str, Any] = {"m": "integer", "n": "integer", "dtype": "categorical"
 
 
 def ceil_div(a: Any, b: Any) -> list[Any]:
-    """Stored form of the smallest integer not below a / b."""
+    """Return the stored form of a / b rounded up."""
     return ["-", 0, ["//", ["-", 0, a], b]]
 
 
 def plan(bm: int = 64, variant: str = "simt", swizzle: bool = False, **changes: Any) -> Plan:
-    """A plan whose grid covers m with tiles of bm."""
+    """Return a plan whose grid covers m with tiles of bm."""
     return Plan(
         **{
             "configuration": {"BM": bm, "SWIZZLE": swizzle, "VARIANT": variant},
@@ -72,7 +72,7 @@ def plan(bm: int = 64, variant: str = "simt", swizzle: bool = False, **changes: 
     )
 
 
-#: Where the evidence of a tuned problem stands, by name.
+#: Parts of a tuned problem that hold its evidence, by name.
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "plan": Plan,
     "race": RaceResult,
@@ -82,7 +82,7 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
 
 
 def tuned_problem(problem: Mapping[str, Any], plan: Plan, **evidence: Any) -> TunedProblem:
-    """A tuned problem of values by name, wherever they stand; ``median_ms`` is the winner's."""
+    """Return a tuned problem from values by name, in whichever part; ``median_ms`` is the winner's."""
     parts: dict[str, dict[str, Any]] = {name: {} for name in (*_PARTS, "")}
     median_ms = evidence.pop("median_ms", 0.25)
     interval_ms = evidence.pop("interval_ms", (None, None))
@@ -130,14 +130,14 @@ def tuned_problem(problem: Mapping[str, Any], plan: Plan, **evidence: Any) -> Tu
 
 
 def vendor_call(name: str, median_ms: float, ratio: float, *interval: float) -> ContenderResult:
-    """A vendor's call after a race."""
+    """Return the result of a vendor's call in a race."""
     return ContenderResult(
         vendor=name, time_ms=Estimate(median_ms), ratio=Estimate(ratio, *interval)
     )
 
 
 def entry(problem: dict[str, Any], chosen: Plan | None = None, **changes: Any) -> TunedProblem:
-    """A tuned problem with made-up evidence."""
+    """Return a tuned problem with invented evidence."""
     chosen = chosen or plan()
     first = LaunchStep(entry=KERNEL, concrete_grid=(7, 3, 1), block=chosen.block, args=("a", "m"))
     made_up = {
@@ -156,7 +156,7 @@ def record(
     arch: str = "sm_90",
     **changes: Any,
 ) -> TunedRecord:
-    """A record of tuned problems; without a portfolio they answer for other problems."""
+    """Return a record of tuned problems; without a portfolio, they answer for other problems."""
     return TunedRecord(
         **{
             "kernel": KERNEL,
@@ -180,14 +180,14 @@ def table_of(
     multiple: int = 4,
     expected: Expected | None = None,
 ) -> AnswerTable:
-    """A table of one row with some plans, by default for the problem of 64."""
+    """Return a table of one row with some plans (default: for the 64 × 64 problem)."""
     row = TableRow(problem=problem(64, 64) if at is None else at, plans=plans)
     prediction = Prediction(multiple=multiple, costs=tuple(costs), expected=expected)
     return AnswerTable(rows=(row,), prediction=prediction if costs or expected else None)
 
 
 def expecting(low: float, most: int, low_of_large: float | None = None) -> Expected:
-    """An expectation for fields up to ``most``; of n above 8192 another one, if given."""
+    """Return an expectation for fields up to ``most``, with its own low end for n above 8192 if given."""
     if low_of_large is None:
         return Expected(ranges=((1, most), (1, most)), splits=(), shares=((low, 1.0),))
     shares = ((low, 1.0), (low_of_large, 1.0))
@@ -195,17 +195,17 @@ def expecting(low: float, most: int, low_of_large: float | None = None) -> Expec
 
 
 def answering(*tables: AnswerTable) -> Portfolio:
-    """A portfolio of tables, without the times that they are made of."""
+    """Return a portfolio of tables without times."""
     return Portfolio(tables=tables)
 
 
 def problem(m: int, n: int, dtype: str = "float32") -> dict[str, Any]:
-    """A problem of the kernel."""
+    """Return a problem of the kernel."""
     return {"m": m, "n": n, "dtype": dtype}
 
 
 def write(directory: Path, record: TunedRecord) -> Path:
-    """Write a record's file, in place of the one that is there."""
+    """Write a record's file; replace an existing file."""
     path = path_of(directory, record)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode(record))
@@ -213,7 +213,7 @@ def write(directory: Path, record: TunedRecord) -> Path:
 
 
 def random_record(seed: int, device: str, arch: str) -> TunedRecord:
-    """A record with everything that decides a lookup, drawn from a seed: two of three categories."""
+    """Return a record of random problems, plans and tables, for two of the three categories."""
     rng = random.Random(seed)
     layout, dtypes = LAYOUT, ["float32", "half2", "int-8"]
     del dtypes[seed % 3]
@@ -230,8 +230,8 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     ]
     repeating = [plan for plan in plans if plan.deterministic][::3]
     entries = [
-        each if each.plan.deterministic else with_deterministic(each, *repeating[: number % 2])
-        for number, each in enumerate(entries)
+        tuned if tuned.plan.deterministic else with_deterministic(tuned, *repeating[: number % 2])
+        for number, tuned in enumerate(entries)
     ]
     tables = [
         AnswerTable(
@@ -265,7 +265,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
 
 
 def with_deterministic(found: TunedProblem, *chosen: Plan) -> TunedProblem:
-    """A tuned problem with a further plan, which takes a quarter longer than the winner's."""
+    """Return a tuned problem with a second plan that takes 25 % longer than the winner's."""
     results = tuple(
         ContenderResult(
             configuration=plan.configuration,
@@ -282,7 +282,7 @@ def with_deterministic(found: TunedProblem, *chosen: Plan) -> TunedProblem:
 
 
 def _slower(chosen: Plan) -> ContenderResult:
-    """A finalist that took four times as long as the winner."""
+    """Return a finalist that took four times as long as the winner."""
     return ContenderResult(
         configuration=chosen.configuration,
         time_ms=Estimate(1.0, 0.9, 1.1),
@@ -292,7 +292,7 @@ def _slower(chosen: Plan) -> ContenderResult:
 
 
 def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
-    """One that may be asked, whatever it says."""
+    """Return a valid prediction with random contents."""
     products = ((), ("m",), ("n",), ("m", "n"), ("m", "m", "n"))
 
     def terms() -> tuple[Any, ...]:
@@ -334,12 +334,12 @@ def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
 
 
 def builtins_of(chosen: Plan) -> dict[str, Any]:
-    """A plan as a record's JSON holds it."""
+    """Return a plan as a record's JSON."""
     return json.loads(msgspec.json.encode(chosen))  # type: ignore[no-any-return]
 
 
 def changed(**changes: Any) -> bytes:
-    """A record's bytes with top-level members replaced."""
+    """Return a record's bytes with some top-level members replaced."""
     document = json.loads(encode(record([entry(problem(64, 64))])))
     return json.dumps({**document, **changes}).encode()
 
@@ -368,7 +368,7 @@ def change(tuned: dict[str, Any], **changes: Any) -> None:
 
 
 def deep(depth: int) -> Any:
-    """An expression nested so often, and no expression at its end."""
+    """Return an expression of this depth, with an invalid innermost operand."""
     form: Any = ["?"]
     for _ in range(depth):
         form = ["+", form, 1]
@@ -376,21 +376,21 @@ def deep(depth: int) -> Any:
 
 
 def with_entry(**changes: Any) -> bytes:
-    """A record's bytes with parts of its tuned problem replaced."""
+    """Return a record's bytes with parts of its tuned problem replaced."""
     document = json.loads(changed())
     change(document["problems"][0], **changes)
     return json.dumps(document).encode()
 
 
 def with_prediction(**changes: Any) -> bytes:
-    """A record's bytes with fields of its prediction replaced."""
+    """Return a record's bytes with fields of its prediction replaced."""
     document = json.loads(with_cost())
     document["portfolio"]["tables"][0]["prediction"] |= changes
     return json.dumps(document).encode()
 
 
 def with_cost(**changes: Any) -> bytes:
-    """A record's bytes with a prediction of one cost, of which members are replaced."""
+    """Return the bytes of a record with one cost, with members of the cost replaced."""
     chosen = plan()
     cost = Cost(plan=chosen, fixed=((0.5, ("m",)),), waves=((132, ((0.25, ()),)),))
     portfolio = Portfolio(
@@ -404,7 +404,7 @@ def with_cost(**changes: Any) -> bytes:
     return json.dumps(document).encode()
 
 
-#: Files that are no records: their bytes, and what the message says.
+#: Invalid record files: their bytes, and a pattern of the error message.
 WRONG = {
     "empty": (b"", "damaged"),
     "cut off": (changed()[:-40], "damaged"),
@@ -488,7 +488,7 @@ WRONG = {
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Obey file permissions, which root does not."""
+    """Run without root, so that file permissions take effect."""
     nobody, user = 65534, os.geteuid()
     if user == 0:
         os.seteuid(nobody)
@@ -532,7 +532,7 @@ def _random_plan(rng: random.Random, layout: Mapping[str, int]) -> Plan:
     )
 
 
-# ---------------------------------------------------------------------- Races of given
+# ---------------------------------------------------------------------- Races
 
 
 Entered: TypeAlias = tuple[Contender, ContenderSamples]
@@ -541,7 +541,7 @@ Entered: TypeAlias = tuple[Contender, ContenderSamples]
 def entered(
     row: Measurement, times_ms: Sequence[float], deterministic: bool = False, **others: Any
 ) -> Entered:
-    """A configuration with its times and what else was measured of it."""
+    """Return a contender for a configuration, with its times and other samples."""
     contender = Contender(row.configuration, row=row, deterministic=deterministic)
     return contender, ContenderSamples(tuple(map(float, times_ms)), **others)
 
@@ -552,7 +552,7 @@ def race(
     throttled: tuple[str, ...] = (),
     **others: Any,
 ) -> Race:
-    """A race of configurations with vendor calls, by their times."""
+    """Return a race of configurations and vendor calls with these times."""
     calls = [
         (Contender(vendor=name), ContenderSamples(tuple(map(float, times_ms)), **others))
         for name, times_ms in (vendors or {}).items()
@@ -566,11 +566,11 @@ def race(
     )
 
 
-# ---------------------------------------------------------------------- Values of any
+# ---------------------------------------------------------------------- Places and values
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands in a document."""
+    """Yield the path of every value in a document."""
     if path:
         yield path
     if isinstance(document, dict | list):

@@ -1,6 +1,6 @@
-"""A small kernel to write into a test's own folder, and to change one piece of at a time.
+"""A small kernel that tests write into their own folder, with edits.
 
-``scale`` computes ``out = FACTOR * x`` and takes a second to tune; what is tested is never it.
+``scale`` computes ``out = FACTOR * x`` and takes a second to tune. No test is about the kernel itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ scale = Kernel(
 
 
 def blocks(p, c):
-    """How many blocks cover the problem."""
+    """Return the number of blocks that cover the problem."""
     return ceil_div(p.n, c.BLOCK)
 
 
@@ -68,7 +68,7 @@ def reference(x, factor):
 
 
 def changed(text: str, *edits: tuple[str, str]) -> str:
-    """The text with each ``(old, new)`` done; every old piece must be there."""
+    """Return the text with each ``(old, new)`` replaced; the text must contain every ``old``."""
     for old, new in edits:
         assert old in text, old
         text = text.replace(old, new)
@@ -76,9 +76,10 @@ def changed(text: str, *edits: tuple[str, str]) -> str:
 
 
 def counting(value: str, is_inout: bool = False) -> tuple[Edits, Edits]:
-    """Edits of space and source that count launches in a workspace of a configuration's own.
+    """Return edits of space and source that count launches in a scratch buffer.
 
-    ``value`` is what becomes of the right ``value``, and may ask ``count[i]``: 1 in the first launch.
+    ``value`` is the expression that the kernel stores. It may use ``value``, the correct result, and
+    ``count[i]``, the number of the launch, from 1.
     """
     scratch = 'def scratch(c, p):\n    return {"count": Out(p.n + c.BLOCK, "int32")}\n\n\n'
     space = (("@scale.launch", f"@scale.scratch\n{scratch}@scale.launch"),)
@@ -105,7 +106,7 @@ if (i < n) {{
 
 
 def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> Path:
-    """Write kernel and space file below a folder, the space changed by the edits; its path."""
+    """Write the kernel and its edited space file below a folder; return the path of the space file."""
     for kind in ("kernels", "spaces"):
         (folder / kind).mkdir(exist_ok=True)
     (folder / "kernels" / "scale.cu").write_text(SOURCE)
@@ -115,7 +116,7 @@ def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> P
 
 
 def ratios(origin: Any, problem: Any) -> Any:
-    """Make the exact data of a kernel of another process; outputs over inputs."""
+    """Return expected output / input of the exact data of a kernel that another process declared."""
     from autotune.data.dataset import EXACT
     from autotune.data.prepare import prepare_dataset
     from autotune.kernel.snapshot import load_kernel

@@ -1,4 +1,4 @@
-"""A kernel in Triton that launches two functions, with a buffer between them, to write into a folder."""
+"""A Triton kernel that launches two functions with a buffer between them; tests write it into a folder."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def call(x):
 
 
 def write_two_functions(folder: Path, *edits: tuple[str, str]) -> Path:
-    """Write the kernel ``scaled`` under a folder, with its files changed; return its space file."""
+    """Write the kernel ``scaled``, edited, below a folder; return its space file."""
     for name, text in (("kernels", SOURCE), ("spaces", SPACE)):
         for old, new in edits:
             text = text.replace(old, new)

@@ -147,7 +147,9 @@ def test_what_cannot_be_placed_is_left_out_and_told(gather, opencl_device):
     report = check_kernel(gather, [], samples=4, seed=0)
     assert report.failures == []
     asked = Request(gather, device, (Problem(n=9, offset_x=1),), goal=VerifyOne(gather.default()))
-    with pytest.raises(UsageError, match=r"\(n=9, offset_x=1\): offset_x: .* only supports aligned arrays"):
+    with pytest.raises(
+        UsageError, match=r"\(n=9, offset_x=1\): offset_x: .* only supports aligned arrays"
+    ):
         asked.with_default_problems()
 
 

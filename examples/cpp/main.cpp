@@ -1,8 +1,9 @@
-// Calls tuned kernels from C++, checks what they return, and compares them with cuBLAS.
+// Calls tuned kernels from C++, checks their results, and compares their times with cuBLAS.
 //
 //   tuned [--quick] [--json FILE]
 //
-// With --quick only small sizes and few calls, for compute-sanitizer. Exits with 1 where something is wrong. cuBLAS is loaded when the program runs, so that it need not be there before.
+// --quick runs only small sizes and few calls, for compute-sanitizer. The exit status is 1 if a result is wrong. The
+// program loads cuBLAS at run time, so the build does not need it.
 
 #include <autotune/gemv.hpp>
 
@@ -27,13 +28,13 @@
 #include <string>
 #include <vector>
 
-// Of any size an answer, at compile time too; nothing of CUDA is needed for it.
+// The header answers for any size, also at compile time, and does not need CUDA.
 constexpr auto gemv_winner = autotune::gemv::lookup(90, 4096, 4096);
 static_assert(gemv_winner.hit != autotune::gemv::quality::kernel_default && gemv_winner.BLOCK >= 32, "tuned for sm_90");
 
 namespace {
 
-// ---------------------------------------------------------------- the driver, in short
+// ---------------------------------------------------------------- wrappers of the driver API
 
 void check(CUresult result, const char* doing) {
   if (result == CUDA_SUCCESS) return;
@@ -43,7 +44,7 @@ void check(CUresult result, const char* doing) {
 }
 #define CHECK(call) check(call, #call)
 
-/// Floats on the device.
+/// An array of floats on the device.
 class Array {
  public:
   explicit Array(std::size_t count) : bytes_(4 * count) { CHECK(cuMemAlloc(&at_, bytes_)); }
@@ -55,7 +56,7 @@ class Array {
   ~Array() { cuMemFree(at_); }
 
   CUdeviceptr at() const { return at_; }
-  void spoil() const { CHECK(cuMemsetD32(at_, 0x7fc00000u, bytes_ / 4)); }  // NaN: nothing may be left over
+  void spoil() const { CHECK(cuMemsetD32(at_, 0x7fc00000u, bytes_ / 4)); }  // NaN, so that unwritten elements show
   std::vector<float> values() const {
     std::vector<float> read(bytes_ / 4);
     CHECK(cuMemcpyDtoH(read.data(), at_, bytes_));
@@ -88,7 +89,8 @@ std::vector<float> normal(std::size_t count, unsigned seed) {
   return made;
 }
 
-/// Of -2, -1, 1, 2: every sum of them is an integer that float holds, so that any order of additions gives the same.
+/// Random values of -2, -1, 1 and 2. All their sums are integers that float represents, so the order of additions does
+/// not matter.
 std::vector<float> whole(std::size_t count, unsigned seed) {
   const float values[] = {-2, -1, 1, 2};
   std::mt19937 generator(seed);
@@ -106,8 +108,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Milliseconds between CUDA events: of single calls after 512 MB were written, so that caches hold nothing of theirs
-/// (cold), or of calls back to back, each of which finds what the last left (hot).
+/// Milliseconds between CUDA events. Cold: single calls after a write of 512 MB, which evicts their data from the
+/// caches. Hot: calls back to back, which find the data of the previous call in the caches.
 class Clock {
  public:
   explicit Clock(bool is_quick) : is_quick_(is_quick), flushed_(flushed_count) {
@@ -120,7 +122,7 @@ class Clock {
   }
 
   double cold_ms(const Call& call) {
-    // Keeps the device busy until the call is enqueued, too.
+    // This also keeps the device busy until the call is enqueued.
     CHECK(cuMemsetD32Async(flushed_.at(), 0, flushed_count, stream_));
     return between(call, 1);
   }
@@ -152,7 +154,7 @@ struct Times {
   double cold_ms, hot_ms;
 };
 
-/// Medians of some calls that take turns, after all were warmed up.
+/// Medians of calls that run in turn, after a warm-up of all of them.
 std::vector<Times> timed(Clock& clock, const std::vector<Call>& calls) {
   const int rounds = clock.is_quick() ? 1 : 15;
   std::vector<int> times;
@@ -174,7 +176,7 @@ std::vector<Times> timed(Clock& clock, const std::vector<Call>& calls) {
 
 // ---------------------------------------------------------------- cuBLAS
 
-/// cublasSgemm for matrices that lie row after row; absent where the library is not installed.
+/// cublasSgemm for row-major matrices; absent if the library is not installed.
 class Cublas {
  public:
   Cublas() {
@@ -191,7 +193,7 @@ class Cublas {
 
   explicit operator bool() const { return library_ != nullptr; }
 
-  /// C = A B. cuBLAS counts column by column, so it is asked for C' = B' A'.
+  /// C = A B. cuBLAS is column-major, so it computes C' = B' A'.
   void multiply(int m, int n, int k, CUdeviceptr a, CUdeviceptr b, CUdeviceptr c, CUstream stream) const {
     const float one = 1, zero = 0;
     if (set_stream_(handle_, stream) != 0 || sgemm_(handle_, 0, 0, n, m, k, &one, b, n, a, k, &zero, c, n) != 0)
@@ -208,9 +210,9 @@ class Cublas {
   Sgemm sgemm_ = nullptr;
 };
 
-// ---------------------------------------------------------------- what is checked and measured
+// ---------------------------------------------------------------- checks and measurements
 
-/// One line of what is printed, and of the JSON file; not a number: not measured.
+/// A row of the output and of the JSON file; NaN means not measured.
 struct Row {
   std::string what, problem, how;
   Times ours;
@@ -241,7 +243,7 @@ Row multiplied(Clock& clock, autotune::sgemm::launcher& sgemm, const Cublas& cub
   if (chosen.SPLITK * chosen.GRIDK > 1) how += text(", k in %d parts", chosen.SPLITK * chosen.GRIDK);
   if (chosen.exclusive) how += ", exclusive";
   Row row{"sgemm", text("m=%d n=%d k=%d", m, n, k), how, {}};
-  row.bound = 1.1920929e-7 * (4.0 * k + 64);  // as spaces/sgemm.py has it: of additions of normal products
+  row.bound = 1.1920929e-7 * (4.0 * k + 64);  // as in spaces/sgemm.py: error of adding normal products
   if (!cublas) {
     row.ours = timed(clock, {ours})[0];
     row.error = NAN;
@@ -271,7 +273,7 @@ Row summed(Clock& clock, autotune::reduce::launcher& reduce, long long n) {
   if (reduce.choose({n}).exclusive) row.how += ", exclusive";
   row.rate = text("%.0f GB/s", 4e-6 * n / row.ours.cold_ms);
   row.error = std::abs(double(out.values()[0]) - expected);
-  row.bound = 1.1920929e-7 * (16 * std::sqrt(double(n)) + n / 50.0);  // as spaces/reduce.py has it
+  row.bound = 1.1920929e-7 * (16 * std::sqrt(double(n)) + n / 50.0);  // as in spaces/reduce.py
   return row;
 }
 
@@ -301,11 +303,11 @@ Row copied(Clock& clock, long long n) {
 }
 #endif
 
-/// Calls on four streams at once, and captured graphs replayed at once: how many of all results are wrong.
+/// Counts the wrong results of calls on four concurrent streams, and of concurrent replays of captured graphs.
 int wrong_at_once(autotune::sgemm::launcher& sgemm, autotune::reduce::launcher& reduce, int calls) {
   constexpr int m = 64, n = 64, k = 65536, sum_n = 1 << 20, streams = 4;
   const Array a(whole(std::size_t(m) * k, 5)), b(whole(std::size_t(k) * n, 6)), x(whole(sum_n, 7));
-  std::vector<std::vector<float>> expected;  // of one call with nothing beside it
+  std::vector<std::vector<float>> expected;  // of a call that runs alone
   {
     const Array c(m * n), out(1);
     sgemm.launch({m, n, k}, {a.at(), b.at(), c.at(), 1.0f, 0.0f});
@@ -313,7 +315,7 @@ int wrong_at_once(autotune::sgemm::launcher& sgemm, autotune::reduce::launcher& 
     CHECK(cuCtxSynchronize());
     expected = {c.values(), out.values()};
   }
-  // Each call has a place of its own for what it returns.
+  // Each call has its own output array.
   const Array products(std::size_t(streams) * calls * m * n), sums(std::size_t(streams) * calls * 4);
   const auto enqueue = [&](int stream, int call, CUstream on) {
     const std::size_t place = std::size_t(stream) * calls + call;
@@ -341,7 +343,8 @@ int wrong_at_once(autotune::sgemm::launcher& sgemm, autotune::reduce::launcher& 
   CUgraphExec graphs[streams];
   for (int stream = 0; stream < streams; ++stream) {
     CUgraph graph;
-    CHECK(cuStreamBeginCapture(on[0], CU_STREAM_CAPTURE_MODE_GLOBAL));  // all on one, and yet apart
+    // All captures use one stream, but each graph gets its own workspace.
+    CHECK(cuStreamBeginCapture(on[0], CU_STREAM_CAPTURE_MODE_GLOBAL));
     for (int call = 0; call < calls; ++call) enqueue(stream, call, on[0]);
     CHECK(cuStreamEndCapture(on[0], &graph));
     CHECK(cuGraphInstantiate(&graphs[stream], graph, 0));
@@ -356,7 +359,7 @@ int wrong_at_once(autotune::sgemm::launcher& sgemm, autotune::reduce::launcher& 
   return wrong;
 }
 
-/// Microseconds of the host for one launch of a product, when its problem is known already.
+/// Host time in microseconds for a launch of a product whose problem is already known.
 double launch_us(autotune::sgemm::launcher& sgemm, const Stream& stream) {
   constexpr int size = 128, batch = 500;
   const Array a(whole(size * size, 8)), b(whole(size * size, 9)), c(size * size);
@@ -371,7 +374,8 @@ double launch_us(autotune::sgemm::launcher& sgemm, const Stream& stream) {
   return median(found);
 }
 
-/// The same for the driver's call alone, with as many values; null where nothing was compiled ahead.
+/// Host time in microseconds for the driver's call alone, with equally many arguments; NaN without kernels compiled
+/// ahead.
 double driver_us(const Stream& stream) {
 #ifdef CUBINS
   constexpr int size = 128, batch = 500;
@@ -461,10 +465,10 @@ int run(bool is_quick, const char* json_file) {
 #endif
     const int sizes[][3] = {
         {4096, 4096, 4096}, {1024, 1024, 1024}, {256, 256, 256}, {127, 333, 2047},
-        {1500, 700, 900},     // never tuned
-        {5000, 3000, 100},    // nor this
+        {1500, 700, 900},     // not tuned
+        {5000, 3000, 100},    // not tuned
         {64, 64, 65536},      // k is split over the grid
-        {100, 200, 50000},    // never tuned, and split
+        {100, 200, 50000},    // not tuned, and split
     };
     for (const auto& size : sizes)
       if (!is_quick || double(size[0]) * size[1] * size[2] < 1e9) rows.push_back(multiplied(clock, sgemm, cublas, size[0], size[1], size[2]));
@@ -474,7 +478,7 @@ int run(bool is_quick, const char* json_file) {
     rows.push_back(copied(clock, (is_quick ? 1 << 16 : 1 << 26) + 3));
 #endif
 #if defined(CUBINS) && defined(AUTOTUNE_NVRTC)
-    {  // the same sources, compiled now
+    {  // the same sources, compiled by NVRTC
       autotune::sgemm::launcher compiled(SOURCES);
       const auto begin = std::chrono::steady_clock::now();
       compiled.prepare({1024, 1024, 1024});

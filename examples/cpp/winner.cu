@@ -1,4 +1,4 @@
-// A kernel template of one's own, instantiated with a tuned configuration.
+// Your own kernel template, instantiated with a tuned configuration.
 #include "winner.hpp"
 
 namespace {
@@ -8,7 +8,7 @@ template <> struct Vector<1> { using type = float; };
 template <> struct Vector<2> { using type = float2; };
 template <> struct Vector<4> { using type = float4; };
 
-// to = from: every thread has ITEMS loads of VEC floats on their way, and the grid may be of any size.
+// to = from: every thread has ITEMS loads of VEC floats in flight, and the grid may have any size.
 template <int VEC, int ITEMS>
 __device__ void copy(const float* __restrict__ from, float* __restrict__ to, long long n)
 {

@@ -1,4 +1,4 @@
-"""vector_add for Kernel Tuner; `autotune new --from` makes a space file of it."""
+"""A script for Kernel Tuner that tunes vector_add; `autotune new --from` converts it to a space file."""
 
 import numpy as np
 from kernel_tuner import tune_kernel

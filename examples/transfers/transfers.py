@@ -1,8 +1,8 @@
-"""Times copies between host and GPU, and what streams hide of them: python examples/transfers/transfers.py
+"""Times copies between host and GPU, and their overlap with kernels: python examples/transfers/transfers.py
 
-Three questions: what pinned memory is worth; whether copies in, kernels and copies out overlap when the work is
-cut into chunks on several streams; whether kernels that are too small for the device run at the same time. Needs
-CuPy.
+It answers three questions. How much faster are copies from pinned memory? Do copies in, kernels and copies out
+overlap if the work is split into chunks on several streams? Do small kernels on several streams run at the same
+time? Needs CuPy.
 """
 
 import argparse
@@ -24,13 +24,13 @@ extern "C" __global__ void chain(float* x, int n, int steps) {
     x[i] = value;
 }
 """
-#: GB/s of a PCIe lane by generation, in one direction.
+#: GB/s of a PCIe lane in one direction, by generation.
 PCIE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 TO_DEVICE, TO_HOST = cupy.cuda.runtime.memcpyHostToDevice, cupy.cuda.runtime.memcpyDeviceToHost
 
 
 def timed_ms(function, repeats=5):
-    """Return the median of milliseconds until the device has done all of it; the first call is left out."""
+    """Return the median time in ms until the device is idle again, without the first call."""
     times = []
     for _ in range(repeats + 1):
         cupy.cuda.Device().synchronize()
@@ -42,7 +42,7 @@ def timed_ms(function, repeats=5):
 
 
 def pinned(n):
-    """Return an array in host memory that stays where it is, so that the device copies by itself."""
+    """Return an array of n floats in pinned host memory, which the device copies without the CPU."""
     memory = cupy.cuda.alloc_pinned_memory(4 * n)
     return np.frombuffer(memory, np.float32, n)
 
@@ -51,21 +51,21 @@ def copies(n):
     """Return GB/s of one copy of n floats, by kind of host memory and direction."""
     device, found = cupy.empty(n, np.float32), {}
     for kind, host in (("pageable", np.ones(n, np.float32)), ("pinned", pinned(n))):
-        for way, ends in (("in", (device.data.ptr, host.ctypes.data, TO_DEVICE)),
-                          ("out", (host.ctypes.data, device.data.ptr, TO_HOST))):  # fmt: skip
-            to, source, direction = ends
-            ms = timed_ms(lambda t=to, s=source, d=direction: copy(t, s, 4 * n, d))
-            found[f"{kind}, {way}"] = 4 * n / ms / 1e6
+        for label, ends in (("in", (device.data.ptr, host.ctypes.data, TO_DEVICE)),
+                            ("out", (host.ctypes.data, device.data.ptr, TO_HOST))):  # fmt: skip
+            target, source, direction = ends
+            ms = timed_ms(lambda t=target, s=source, d=direction: copy(t, s, 4 * n, d))
+            found[f"{kind}, {label}"] = 4 * n / ms / 1e6
     return found
 
 
-def copy(to, source, count, direction):
+def copy(target, source, nbytes, direction):
     stream = cupy.cuda.get_current_stream().ptr
-    cupy.cuda.runtime.memcpyAsync(to, source, count, direction, stream)
+    cupy.cuda.runtime.memcpyAsync(target, source, nbytes, direction, stream)
 
 
 def pipelines(n, kernel):
-    """Return milliseconds of copy in, kernel, copy out of n floats, by chunks and streams."""
+    """Return the ms of copy in, kernel and copy out of n floats, by number of chunks and streams."""
     host, device = pinned(n), cupy.empty(n, np.float32)
     host[:] = 1
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
@@ -73,12 +73,13 @@ def pipelines(n, kernel):
     def run(chunks, used):
         size = n // chunks
         for chunk in range(chunks):
-            at, there = host.ctypes.data + 4 * chunk * size, device.data.ptr + 4 * chunk * size
+            on_host = host.ctypes.data + 4 * chunk * size
+            on_device = device.data.ptr + 4 * chunk * size
             with streams[chunk % used]:
-                copy(there, at, 4 * size, TO_DEVICE)
+                copy(on_device, on_host, 4 * size, TO_DEVICE)
                 part = device[chunk * size : (chunk + 1) * size]
                 kernel((-(-size // 256),), (256,), (part, np.int32(size), np.int32(2048)))
-                copy(at, there, 4 * size, TO_HOST)
+                copy(on_host, on_device, 4 * size, TO_HOST)
 
     shapes = ((1, 1), (4, 1), (2, 2), (4, 2), (4, 4), (8, 2), (8, 4))
     return {
@@ -88,7 +89,7 @@ def pipelines(n, kernel):
 
 
 def small_kernels(kernel):
-    """Return milliseconds of four kernels of one block each, on one stream and on four."""
+    """Return the ms of four kernels of one block each, on one stream and on four streams."""
     x = cupy.ones(1024, np.float32)
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
 
@@ -102,7 +103,7 @@ def small_kernels(kernel):
 
 
 def link():
-    """Return the GB/s that the PCIe link has in one direction; None where the driver does not say."""
+    """Return the GB/s of the PCIe link in one direction; None if nvidia-smi does not report it."""
     fields = "pcie.link.gen.max,pcie.link.width.max"
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "0"]
     try:
@@ -116,7 +117,7 @@ def link():
 
 
 def measured(n):
-    """Measure everything."""
+    """Return all results: launches and link first, then copies, pipelines and small kernels of n floats."""
     kernel = cupy.RawKernel(CHAIN, "chain")
     x = cupy.ones(256, np.float32)
     kernel.compile()
@@ -138,7 +139,7 @@ def measured(n):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--floats", type=int, default=1 << 26)
+    parser.add_argument("--floats", type=int, default=1 << 26, help="floats to copy")
     found = measured(parser.parse_args().floats)
     sys.stdout.write(json.dumps(found, indent=1) + "\n")
 

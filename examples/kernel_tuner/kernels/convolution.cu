@@ -1,5 +1,5 @@
-// convolution: each pixel as the sum of those around it, weighted by a filter. A block holds the part of the
-// image that it reads in shared memory. Parameters of Kernel Tuner's example of this name; any size of image.
+// convolution: each pixel is the sum of its neighbours, weighted by a filter. A block keeps its part of the image in
+// shared memory. Parameters of Kernel Tuner's example of this name; any image size.
 #include "dialect.h"
 
 #define tile_width (block_size_x * tile_size_x)

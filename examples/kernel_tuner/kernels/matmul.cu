@@ -1,5 +1,5 @@
-// matmul: C = A B of square matrices, tile by tile through shared memory. Parameters of Kernel Tuner's example
-// of this name: a block is square in elements of C per tile_size_x, and its sides divide WIDTH.
+// matmul: C = A B of square matrices, with tiles in shared memory. Parameters of Kernel Tuner's example of this name.
+// A block computes block_size_x rows and block_size_x * tile_size_x columns of C; both numbers divide WIDTH.
 #include "dialect.h"
 
 KERNEL(block_size_x, block_size_y, 0)

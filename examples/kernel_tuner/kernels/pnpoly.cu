@@ -1,5 +1,5 @@
-// pnpoly: which points lie in a polygon: those from which a ray crosses its edges an odd number of times.
-// Parameters of Kernel Tuner's example of this name; what is there in constant memory is an argument here.
+// pnpoly: finds the points in a polygon. A ray from such a point crosses the edges an odd number of times. Parameters of
+// Kernel Tuner's example of this name; its array in constant memory is an argument here.
 #include "dialect.h"
 
 DEVICE int is_between(float y, float from, float to) {

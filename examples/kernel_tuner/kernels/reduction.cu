@@ -1,4 +1,4 @@
-// reduction: a sum per block of num_blocks, and then, launched with one block, the sum of those. Parameters of
+// reduction: each of num_blocks blocks computes a sum; a second launch with one block adds these sums. Parameters of
 // Kernel Tuner's example of this name; any number of elements.
 #include "dialect.h"
 

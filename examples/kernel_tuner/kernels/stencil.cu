@@ -1,4 +1,4 @@
-// stencil: inside a domain the mean of each value and its four neighbours; the border stays. Parameters of
+// stencil: replaces each inner value by the mean of itself and its four neighbours; the border stays. Parameters of
 // Kernel Tuner's example of this name.
 #include "dialect.h"
 

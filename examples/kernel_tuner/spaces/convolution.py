@@ -20,7 +20,7 @@ convolution = Kernel(
 
 @convolution.defines
 def defines(c, p):
-    """As the source calls them."""
+    """Return the parameters, and the sizes under the names in the source."""
     image = {"image_width": p.width, "image_height": p.height}
     return {**c, **image, "filter_width": p.filter, "filter_height": p.filter}
 
@@ -42,7 +42,7 @@ def arguments(p, rng):
 
 @convolution.reference
 def reference(input, filter):
-    """By Fourier transforms, in float64."""
+    """Compute the convolution by Fourier transforms in float64."""
     spectrum = np.fft.rfft2(input) * np.conj(np.fft.rfft2(filter, input.shape))
     height, width = (n - m + 1 for n, m in zip(input.shape, filter.shape, strict=True))
     return np.fft.irfft2(spectrum, input.shape)[:height, :width]

@@ -28,7 +28,7 @@ def launch(c, p):
 
 @pnpoly.arguments
 def arguments(p, rng):
-    """The polygon is on the unit circle, and no point so near to it that rounding decides."""
+    """Return a polygon on the unit circle, and points far enough from it that rounding does not matter."""
     points = rng.standard_normal((p.n, 2))
     points[np.abs(np.hypot(*points.T) - 1) < 1e-3] *= 1.01
     angles = np.linspace(2 * np.pi, 0, p.vertices, endpoint=False)

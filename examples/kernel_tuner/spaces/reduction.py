@@ -15,7 +15,7 @@ reduction = Kernel(
 
 @reduction.constraint
 def warps_of_32(use_shuffle, device):
-    """Lanes shuffle in warps of 32; OpenCL's sub-groups have any width."""
+    """Shuffles need warps of 32 threads; OpenCL's sub-groups may have other widths."""
     return device.backend == "cuda" or not use_shuffle
 
 
@@ -26,10 +26,10 @@ def scratch(c, p):
 
 @reduction.launch
 def launch(c, p):
-    """Both kernels are tuned as one, since the second depends on the first."""
-    one = {"entry": "sum_floats", "block": (c.block_size_x,)}
-    first = Launch(grid=(c.num_blocks,), args=("partial", "x", "n"), **one)
-    return first, Launch(grid=(1,), args=("sum", "partial", c.num_blocks), **one)
+    """Return both launches: they are tuned together, because the second needs the sums of the first."""
+    shared = {"entry": "sum_floats", "block": (c.block_size_x,)}
+    first = Launch(grid=(c.num_blocks,), args=("partial", "x", "n"), **shared)
+    return first, Launch(grid=(1,), args=("sum", "partial", c.num_blocks), **shared)
 
 
 @reduction.arguments
@@ -44,5 +44,5 @@ def reference(x):
 
 @reduction.tolerance
 def tolerance(p):
-    """At least 1024 threads add n / 1024 numbers each, one by one, and then their sums."""
+    """Bound the error: at least 1024 threads add n / 1024 numbers each, then their sums are added."""
     return 1.2e-7 * (p.n / 32 + 8 * p.n**0.5)

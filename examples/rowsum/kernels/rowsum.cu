@@ -1,5 +1,5 @@
-// An ordinary CUDA C++ file, as an application has it: a namespace, a template, an include of its own,
-// no extern "C". Sums each row of a matrix, a warp per row.
+// Sums each row of a matrix with one warp. This is an ordinary CUDA C++ file of an application: it has a namespace, a
+// template and an include, and no extern "C".
 #include "warp_sum.cuh"
 
 namespace app {

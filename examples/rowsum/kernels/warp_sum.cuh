@@ -1,4 +1,4 @@
-// The sum over a warp, on every lane of it.
+// Returns the sum over a warp to all lanes.
 #pragma once
 
 __device__ inline float warp_sum(float value) {

@@ -9,7 +9,7 @@ rowsum = Kernel(
     backends=("cuda",),
     problems=[Problem(rows=4096, columns=4096), Problem(rows=100003, columns=77)],
     edge_problems=[Problem(rows=1, columns=1), Problem(rows=33, columns=31)],
-    WARPS=(1, 2, 4, 8, 16, 32),  # warps per block, a row each
+    WARPS=(1, 2, 4, 8, 16, 32),  # warps per block; each warp sums one row
     UNROLL=(1, 2, 4, 8),  # loads in flight per thread
 )
 

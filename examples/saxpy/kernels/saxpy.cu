@@ -1,4 +1,4 @@
-// saxpy: out = alpha * x + y, each thread ITEMS elements a block apart, so that a warp's accesses are adjacent.
+// saxpy: out = alpha * x + y. The ITEMS elements of a thread are BLOCK apart, so the accesses of a warp are adjacent.
 #include "dialect.h"
 #ifndef BLOCK
 #define BLOCK 256

@@ -25,7 +25,7 @@ softmax_rows = Kernel(
 
 @softmax_rows.requires
 def row_fits(c, p):
-    """A program holds its row."""
+    """A program holds one whole row."""
     return p.columns <= c.BLOCK
 
 
@@ -54,7 +54,7 @@ def work(p):
 
 @softmax_rows.call
 def call(x, y=None):
-    """Of each row of a matrix whose rows lie one after another."""
+    """Return problem and arguments of a call; the matrix must be contiguous."""
     rows, columns = x.shape
     given = {"x": x} if y is None else {"x": x, "y": y}
     return Problem(rows=rows, columns=columns), given
