@@ -222,7 +222,7 @@ def test_a_rule_of_several_sources_is_declared_on_a_source() -> None:
         KERNEL.constraint(lambda BM: True)
     with pytest.raises(SpecError, match="device_macros WARP: unknown attribute of a device 'name'"):
         Source("a.cu", device_macros={"WARP": "name"})
-    with pytest.raises(SpecError, match="parameter SOURCE: names the source"):
+    with pytest.raises(SpecError, match="parameter SOURCE: reserved for the source"):
         Source("a.cu", SOURCE=("a",))
 
 

@@ -381,7 +381,7 @@ def test_what_is_no_dict_of_macros_is_refused():
 
 
 def test_a_launch_that_would_depend_on_data_is_told_what_to_do():
-    with pytest.raises(SpecError, match="is a parameter or a problem field, never data"):
+    with pytest.raises(SpecError, match="depends only on parameters and problem fields"):
         kernel().launch(lambda c, p, rows: Launch((1,), (1,)))
 
 

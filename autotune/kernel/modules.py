@@ -321,7 +321,10 @@ def _place(spec: ModuleSpec | None) -> Path | None:
 
 
 def _is_in(folders: Sequence[Path], place: Path) -> bool:
-    """Return whether a place or the target of its link is in a folder; a linked package has only the link there."""
+    """Return whether a place, or the target of its link, is in one of the folders.
+
+    A linked package only has its link in the folder of installed packages.
+    """
     return any(
         where.is_relative_to(folder) for folder in folders for where in (place, place.resolve())
     )

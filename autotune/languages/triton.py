@@ -1,7 +1,7 @@
 """Compiles a `triton.jit` function to a cubin for any architecture, without a GPU or driver.
 
 The types of arguments are symbols, specialised as Triton does: an integer that is 1 is compiled in.
-Integers and addresses that are multiples of 16 are marked so.
+The compiler also gets to know which integers and addresses are multiples of 16.
 """
 
 from __future__ import annotations
