@@ -14,7 +14,7 @@ from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError
 from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.snapshot import as_it_is
+from autotune.kernel.snapshot import kernel_for_run
 from autotune.kernel.spec import Kernel
 from autotune.report import summary
 from autotune.report.progress import progress_of
@@ -227,7 +227,7 @@ def _refuse_in_space_file() -> None:
 
 
 def _declared(kernel: str | Kernel, spaces: Path | None) -> Kernel:
-    return find_kernel(kernel, spaces) if isinstance(kernel, str) else as_it_is(kernel)
+    return find_kernel(kernel, spaces) if isinstance(kernel, str) else kernel_for_run(kernel)
 
 
 def _measuring(

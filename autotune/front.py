@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from autotune import cache
 from autotune.devices.device import Device
-from autotune.kernel.snapshot import as_it_is
+from autotune.kernel.snapshot import kernel_for_run
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.run.bench import LOCAL, BegunSite, Site
@@ -75,7 +75,7 @@ def tune_call(
         has_callers_data=True,
     )
     with cache.scratch() as scratch, closing(BegunSite(request)) as site:
-        request = replace(request, kernel=as_it_is(with_data(Path(scratch))))
+        request = replace(request, kernel=kernel_for_run(with_data(Path(scratch))))
         with open_for_runs(default_url()) as store:
             result = execute(request, store, site=site)
     if result.record is not None:

@@ -269,7 +269,7 @@ def test_damage_is_one_line_and_nothing_is_kept(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == f"error: {caught.value}\n"
-    assert exchange.imported("bad") == []
+    assert exchange.imported_results("bad") == []
 
 
 WHOLE = {
@@ -364,26 +364,26 @@ def t4_file(**metadata: Any) -> dict[str, Any]:
 def test_a_file_is_kept_once_under_its_latest_names(write: Any) -> None:
     path = write(t4_file(kernel="solve::tdma@float"))
     for labels in (Labels(), Labels(kernel="solve"), Labels("solve", "GPU B", Problem(n=8))):
-        place, _ = exchange.keep_results(path, labels)
+        place, _ = exchange.import_results(path, labels)
     assert [file.name for file in place.parent.iterdir()] == [place.name]
-    (found,) = exchange.imported("solve")
+    (found,) = exchange.imported_results("solve")
     assert (found.device_name, found.problem) == ("GPU B", Problem(n=8))
-    assert exchange.imported("solve::tdma@float") == []
-    place, _ = exchange.keep_results(path, Labels(kernel="../../" + 300 * "x"))
+    assert exchange.imported_results("solve::tdma@float") == []
+    place, _ = exchange.import_results(path, Labels(kernel="../../" + 300 * "x"))
     assert place.parent.name == "imported"
     assert len(place.name) < 256
 
 
 def test_a_damaged_copy_is_left_out_with_a_warning(write: Any) -> None:
     for name in ("good", "bad"):
-        place, _ = exchange.keep_results(
+        place, _ = exchange.import_results(
             write(t4_file(kernel="solve", device=name), name), Labels()
         )
     place.write_text("{}")
     with pytest.warns(
         UserWarning, match=r"left out: .*not a Kernel Tuner cache.*; or delete the file"
     ):
-        assert len(exchange.imported("solve")) == 1
+        assert len(exchange.imported_results("solve")) == 1
 
 
 def test_a_file_with_other_parameters_is_kept(
@@ -414,11 +414,13 @@ def test_a_search_tries_and_verifies_the_best_of_others_first(
     spaces = str(tmp_path / "spaces")
     theirs = str(write({"results": rows}))
     assert run(["import", theirs, "--kernel", "scale", "--spaces", spaces]) == 0
-    known = exchange.first_to_try("scale")
+    known = exchange.fastest_imported("scale")
     best = tuple(Configuration(BLOCK=block) for block in (7, 640, 992, 1024))
     assert tuple(configuration for _, configuration in known) == best
-    assert exchange.first_on(Problem(n=1), known) == best[:3]  # of another problem some
-    assert exchange.first_on(known[0][0], [*known, (Problem(n=1), best[3])]) == best
+    assert (
+        exchange.configurations_to_try(Problem(n=1), known) == best[:3]
+    )  # of another problem some
+    assert exchange.configurations_to_try(known[0][0], [*known, (Problem(n=1), best[3])]) == best
     ran = ["run", "scale", "--spaces", spaces, "--device", "opencl:cpu", "--out", str(tmp_path)]
     assert run([*ran, "--budget", "3evals"]) == 0
     assert (

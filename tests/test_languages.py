@@ -16,10 +16,15 @@ from autotune.devices.base import GUARD_BYTES, Binary, CompiledFunction, Convent
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import load_file
-from autotune.kernel.launches import bound, completed, launch_sequence, over_limit
+from autotune.kernel.launches import (
+    bind_arguments,
+    complete_launches,
+    exceeded_limit,
+    launch_sequence,
+)
 from autotune.kernel.source import source_fingerprint
 from autotune.languages import slices, triton
-from autotune.languages.base import Passed
+from autotune.languages.base import PassedValue
 from autotune.languages.interpreter import HostBuffer
 from autotune.values import Problem
 
@@ -69,7 +74,7 @@ class PlainFiles:
     def read_bytes(self, file: Path) -> bytes:
         return file.read_bytes()
 
-    def of_module(self, name: str, folder: Path) -> list[Path]:
+    def module_files(self, name: str, folder: Path) -> list[Path]:
         found = []
         for part in name.split("."):
             places = (folder / part / "__init__.py", folder / f"{part}.py")
@@ -179,9 +184,9 @@ SOURCE = (
 )
 
 
-def passed(n: int = 5, offset_bytes: int = 0) -> list[Passed]:
-    arrays = [Passed("x", "float16", offset_bytes=offset_bytes), Passed("y", "int32")]
-    return [*arrays, Passed("n", "int64", n), Passed("alpha", "float32", 16.0)]
+def passed(n: int = 5, offset_bytes: int = 0) -> list[PassedValue]:
+    arrays = [PassedValue("x", "float16", offset_bytes=offset_bytes), PassedValue("y", "int32")]
+    return [*arrays, PassedValue("n", "int64", n), PassedValue("alpha", "float32", 16.0)]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +223,7 @@ def test_arguments_are_specialised_as_triton_does(launches, types):
             r"the constexpr BLOCK of k is neither .*: give Kernel\(\.\.\., BLOCK=\(\.\.\.\)\)",
         ),
         (
-            [Passed("x", "complex64"), *passed()[1:]],
+            [PassedValue("x", "complex64"), *passed()[1:]],
             {"BLOCK": 1},
             "Triton has no type for complex64",
         ),
@@ -362,13 +367,13 @@ def test_the_compiler_decides_parts_of_a_launch(tmp_path):
     convention = Convention(block=64, shared_bytes=70000, passed=(0, 1, None), blocks=2)
     entry = CompiledFunction("softmax_rows", shared_bytes=0, convention=convention)
     binary = Binary(b"", (entry,), "", "")
-    main = completed(plan, binary).main
+    main = complete_launches(plan, binary).main
     assert (main.grid, main.block, main.shared_bytes) == ((14, 1, 1), (64, 1, 1), 70000)
-    (launch,) = bound(
+    (launch,) = bind_arguments(
         plan, ["x", "y", "columns"], {"x": "X", "y": "Y"}, {"columns": 16}, {}, binary
     )
     assert launch.args == ("X", "Y", np.uint64(0))
-    assert "70000 bytes of shared memory" in over_limit(plan, binary, for_arch("sm_75"))
+    assert "70000 bytes of shared memory" in exceeded_limit(plan, binary, for_arch("sm_75"))
 
 
 def test_without_triton_check_says_what_to_install(tmp_path, monkeypatch, capsys):

@@ -24,7 +24,7 @@ from autotune.kernel.expression import (
     ceil_div,
     maximum,
     minimum,
-    stored,
+    stored_form,
     value_of,
 )
 from autotune.kernel.spec import Fill, Launch
@@ -307,7 +307,7 @@ def functions(draw, depth=4):
 @given(functions(), st.fixed_dictionaries({name: st.integers(0, 10**6) for name in FIELDS}))
 def test_traced_equals_direct(function, fields):
     try:
-        traced = stored(function({name: Symbol(name) for name in FIELDS}))
+        traced = stored_form(function({name: Symbol(name) for name in FIELDS}))
     except ZeroDivisionError:  # of two constants
         return
     assert traced is not None
@@ -358,10 +358,10 @@ def test_branching_on_a_symbol_is_refused():
 
 
 def test_only_integers_and_expressions_have_a_stored_form():
-    assert stored(True) == 1
-    assert stored(np.int16(7)) == 7
-    assert stored(2.0) is None
-    assert stored("m") is None
+    assert stored_form(True) == 1
+    assert stored_form(np.int16(7)) == 7
+    assert stored_form(2.0) is None
+    assert stored_form("m") is None
 
 
 @pytest.mark.parametrize(

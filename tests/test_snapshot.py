@@ -20,7 +20,7 @@ from autotune.data.prepare import prepare_dataset
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import is_of_file, load_file
-from autotune.kernel.snapshot import origin_of, restored, snapshot, travelling
+from autotune.kernel.snapshot import origin_of, restore_kernel, serialise_kernel, snapshot
 from autotune.kernel.source import own_fingerprint, source_fingerprint, source_of
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
@@ -205,7 +205,7 @@ def test_a_module_that_functions_use_is_followed(tmp_path, monkeypatch):
     (tmp_path / "own_helper.py").write_text("def f():\n    return 2.0\n")
     assert own_fingerprint(kernel) != before
     with pytest.raises(AutotuneError, match=r"twice: a module that .* changed during the run"):
-        restored(state)
+        restore_kernel(state)
     monkeypatch.delitem(sys.modules, "own_helper")
 
 
@@ -218,8 +218,8 @@ def test_a_snapshot_stays_as_it_was():
     taken = snapshot(kernel)
     run_cell(names, "FACTOR = 3\nSHIFT[0] = 7\n@kernel.launch\ndef _(c, p):\n    return 1 / 0")
     run_cell(names, CELLS[2])
-    assert (expected(taken), expected(restored(taken.state))) == (2, 2)
-    assert own_fingerprint(taken) == own_fingerprint(restored(taken.state))
+    assert (expected(taken), expected(restore_kernel(taken.state))) == (2, 2)
+    assert own_fingerprint(taken) == own_fingerprint(restore_kernel(taken.state))
     assert own_fingerprint(kernel) != own_fingerprint(taken)
     assert taken.steps(taken.default(), PROBLEM, for_arch("sm_90"))
 
@@ -245,7 +245,7 @@ def test_a_kernel_declared_in_a_function_is_sent_with_what_encloses_it():
         return factor() * x * colour.value
 
     assert not is_of_file(kernel)
-    assert expected(restored(snapshot(kernel).state)) == 2
+    assert expected(restore_kernel(snapshot(kernel).state)) == 2
 
 
 def test_a_kernel_of_a_space_file_or_of_a_module_with_no_other_is_its_file(tmp_path, monkeypatch):
@@ -345,11 +345,11 @@ def test_a_travelling_kernel_leaves_installed_packages_where_they_are(tmp_path, 
     (spaces / "scale.cu").write_text(SOURCE)
     (spaces / "_beside.py").write_text("def times(a, b):\n    return a * b\n")
     monkeypatch.syspath_prepend(site)
-    state = travelling(load_file(spaces / "scale.py"))
+    state = serialise_kernel(load_file(spaces / "scale.py"))
     (tmp_path / "state").write_bytes(state)
     code = (
-        "import sys; from pathlib import Path; from autotune.kernel.snapshot import restored; "
-        "print(restored(Path(sys.argv[1]).read_bytes()).hooks['reference'](4, 5))"
+        "import sys; from pathlib import Path; from autotune.kernel.snapshot import restore_kernel; "
+        "print(restore_kernel(Path(sys.argv[1]).read_bytes()).hooks['reference'](4, 5))"
     )
     path = os.pathsep.join([str(site), *(entry for entry in sys.path if entry)])
     ran = subprocess.run(

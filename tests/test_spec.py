@@ -16,7 +16,7 @@ from autotune.errors import SpecError, UsageError
 from autotune.kernel import parsing
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import ceil_div
-from autotune.kernel.launches import requirement, traced, traced_grid
+from autotune.kernel.launches import requirement, trace_launches, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel, Launch, Out
 from autotune.run.plans import default_plan
@@ -144,7 +144,7 @@ def test_every_hook_sees_the_whole_layout():
     assert k.tolerance_of(p) == 96.0
     k.steps(c, p, DEVICE)
     assert seen == dict.fromkeys(seen, Problem(n=64, lda=96, offset_x=0))
-    assert traced_grid(traced(k, c, DEVICE), k.name) == (
+    assert traced_grid(trace_launches(k, c, DEVICE), k.name) == (
         ["-", 0, ["//", ["-", 0, ["+", "n", 0]], 32]],
     )
     assert requirement(k, c, p) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]

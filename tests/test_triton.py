@@ -178,7 +178,7 @@ def test_names_of_one_text_stay_apart_in_joined_texts():
         ".version 9.0\n.global .align 1 .b8 {}[2] = {{1, 0}};\n.global .align 1 .b8 text_1[2];"
     )
     first, second = (declared.format(name) for name in (one, other))
-    joined = ptx.joined([first, f"{second}\nmov.u64 %text, text;"])
+    joined = ptx.join([first, f"{second}\nmov.u64 %text, text;"])
     names = re.findall(r"b8 ([\w$]+)\[", joined)
     assert len(set(names)) == len(set(names[:2])) + 2 == 3
     assert joined.endswith(f"mov.u64 %text, {names[2]};") and joined.count(".version") == 1

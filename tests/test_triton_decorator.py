@@ -22,7 +22,7 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import Operand
-from autotune.kernel.snapshot import as_it_is
+from autotune.kernel.snapshot import kernel_for_run
 from autotune.kernel.space import enumerate_space
 from autotune.languages.registry import find_backend
 from autotune.run.bench import Bench
@@ -251,7 +251,7 @@ def test_configurations_agree_on_copies_of_the_callers_arrays(layers, tmp_path, 
     listed = [each.configuration for each in call.launches]
     kernel = DecoratedKernel(module._add.base_fn, "add", listed, [call])
     (device,), (problem,) = find_backend("interpreter").devices(), kernel.calls
-    with closing(Bench(Request(as_it_is(kernel), device, (problem,)))) as bench:
+    with closing(Bench(Request(kernel_for_run(kernel), device, (problem,)))) as bench:
         job = bench.job(problem)
         binary = bench.compilers.result(bench.compile_job(kernel.default(), problem)).binary
         assert bench.worker.check(job, kernel.default(), binary).status == "ok"

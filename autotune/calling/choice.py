@@ -19,7 +19,12 @@ from autotune.data.arguments import Argument, declared_argument
 from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
-from autotune.kernel.launches import LaunchSequence, bound, completed, launch_sequence
+from autotune.kernel.launches import (
+    LaunchSequence,
+    bind_arguments,
+    complete_launches,
+    launch_sequence,
+)
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
@@ -250,7 +255,9 @@ class LaunchPlan:
             device,
             choice,
             binary,
-            completed(launch_sequence(kernel, configuration, problem, device), binary, names),
+            complete_launches(
+                launch_sequence(kernel, configuration, problem, device), binary, names
+            ),
             resolved.arguments,
             {name: declared_argument(kernel, name, out) for name, out in scratch.items()},
             exclusive=has_symbols or kernel.is_exclusive(configuration),
@@ -277,7 +284,7 @@ class LaunchPlan:
             replace(step, entry=self.binary.symbol(step.entry))
             if isinstance(step, BoundLaunch)
             else step
-            for step in bound(self.sequence, self.names, buffers, scalars, dtypes)
+            for step in bind_arguments(self.sequence, self.names, buffers, scalars, dtypes)
         ]
 
     def scalar(self, name: str, given: Mapping[str, Any]) -> np.generic:

@@ -22,7 +22,13 @@ from autotune.devices import nvrtc
 from autotune.devices.base import Binary
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, install
-from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
+from autotune.kernel.launches import (
+    exceeded_limit,
+    launch_sequence,
+    requirement,
+    trace_launches,
+    traced_grid,
+)
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.languages.registry import find_backend
@@ -187,7 +193,7 @@ class _DeviceCheck:
             self._report.failures.append(str(error))
             return None
         self._note(f"{len(space):,} valid of {space.cartesian:,} combinations")
-        if traced_grid(traced(kernel, space.configuration(0), device), kernel.name) is None:
+        if traced_grid(trace_launches(kernel, space.configuration(0), device), kernel.name) is None:
             self._note(
                 "the launch function needs numbers: record and header contain its grid for tuned "
                 "problems only (for all problems, use ceil_div, minimum and maximum of autotune)"
@@ -239,7 +245,7 @@ class _DeviceCheck:
         kinds = _by_kind([first, *allowed] if first in allowed else allowed)
         problem = kinds[turn % len(kinds)]
         launches = launch_sequence(kernel, configuration, problem, device)
-        if excess := over_limit(launches, None, device):
+        if excess := exceeded_limit(launches, None, device):
             return SampleResult.without_success("pruned", excess)
         done = compile_now(compile_job(kernel, configuration, problem, device))
         if done.binary is None:

@@ -296,7 +296,7 @@ def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
     from autotune.compiling.binaries import compiled_for
-    from autotune.kernel.launches import completed, launch_sequence
+    from autotune.kernel.launches import complete_launches, launch_sequence
     from autotune.kernel.source import source_of
 
     if view == "source":
@@ -307,7 +307,7 @@ def _show_configuration(
         return
     binary = compiled_for(kernel, configuration, problem, device)
     click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
-    plan = completed(launch_sequence(kernel, configuration, problem, device), binary)
+    plan = complete_launches(launch_sequence(kernel, configuration, problem, device), binary)
     for launch in plan.launches:
         click.echo(
             f"  launch {launch.entry}: grid {launch.grid}, block {launch.block}, "

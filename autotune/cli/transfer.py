@@ -133,10 +133,10 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
 
 
 def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:
-    from autotune.interop.exchange import keep_results
+    from autotune.interop.exchange import import_results
     from autotune.kernel.catalog import known_kernel
 
-    place, found = keep_results(file, labels)
+    place, found = import_results(file, labels)
     best = found.best(1)
     fastest = f", best {best[0].median_ms:.4g} ms" if best else ", all failed"
     where = f" ({words(found.problem)})" if found.problem else ""

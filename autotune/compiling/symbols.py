@@ -15,7 +15,7 @@ from autotune.errors import SpecError
 from autotune.kernel.launches import LaunchSequence
 from autotune.kernel.names import OFFSET
 from autotune.kernel.spec import Kernel
-from autotune.languages.base import UNKNOWN, Passed
+from autotune.languages.base import UNKNOWN, PassedValue
 from autotune.values import Configuration, Problem
 
 #: Name among the scalars of `compiled_in` for every number that a launch computes.
@@ -40,10 +40,10 @@ def compiled_in(
     assert kernel.language is not None
     known = dict(_passed(kernel, kernel.hook("arguments"), problem))
     for name in scalars.keys() - {COMPUTED}:
-        known[name] = Passed(name, known[name].dtype, scalars[name])
+        known[name] = PassedValue(name, known[name].dtype, scalars[name])
     for name, out in kernel.workspaces(configuration, problem, device).items():
-        known[name] = Passed(name, np.dtype(out.dtype).name)
-    launches: dict[str, list[list[Passed]]] = {}
+        known[name] = PassedValue(name, np.dtype(out.dtype).name)
+    launches: dict[str, list[list[PassedValue]]] = {}
     for step in plan.launches:
         given = known if step.args is None else step.args
         passed = [_passed_as(kernel, argument, known, scalars.get(COMPUTED)) for argument in given]
@@ -58,18 +58,18 @@ def compiled_in(
 
 
 def _passed_as(
-    kernel: Kernel, given: Any, known: Mapping[str, Passed], computed: int | None
-) -> Passed:
+    kernel: Kernel, given: Any, known: Mapping[str, PassedValue], computed: int | None
+) -> PassedValue:
     if not isinstance(given, str):
         number = given if isinstance(given, np.generic) else np.int32(index(given))
-        return Passed("", number.dtype.name, number.item() if computed is None else computed)
+        return PassedValue("", number.dtype.name, number.item() if computed is None else computed)
     if given not in known:
         raise kernel.error(f"launch: no argument {given!r} (known: {', '.join(known)})")
     return known[given]
 
 
 @lru_cache(_KEPT)
-def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[str, Passed]:
+def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[str, PassedValue]:
     """Return the arguments of a problem; the values of drawn scalars are unknown."""
     first, second = (declared_arguments(kernel, problem, number) for number in (0, 1))
     fields, known = kernel.filled(problem), {}
@@ -77,9 +77,9 @@ def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[
         dtype = np.dtype(argument.dtype)
         if argument.kind == "scalar":
             is_drawn = argument.value != second[name].value
-            known[name] = Passed(name, dtype.name, UNKNOWN if is_drawn else argument.value)
+            known[name] = PassedValue(name, dtype.name, UNKNOWN if is_drawn else argument.value)
         elif argument.kind != "constant":
             offset = int(fields.get(f"{OFFSET}{name}", 0))
             type_name = argument.bits_of or dtype.name
-            known[name] = Passed(name, type_name, offset_bytes=offset * dtype.itemsize)
+            known[name] = PassedValue(name, type_name, offset_bytes=offset * dtype.itemsize)
     return known

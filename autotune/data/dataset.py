@@ -121,7 +121,7 @@ def refuse_foreign_data(folder: Path) -> None:
     """Raise AutotuneError if another user may have written the expected outputs in a folder."""
     if foreign := fault_of(folder if folder.exists() else folder.parent):
         raise AutotuneError(
-            f"{foreign.place}: {foreign.what}, and references are kept there; name a folder of your "
+            f"{foreign.place}: {foreign.reason}, and references are kept there; name a folder of your "
             f"own by AUTOTUNE_CACHE_DIR, or trust this by {TRUST}"
         )
 

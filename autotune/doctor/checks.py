@@ -225,9 +225,9 @@ def cache(_: Nvidia) -> Iterator[Finding]:
     folder = cache_folder("binaries").parent
     _try_writing(folder)
     if fault := fault_of(folder):
-        text = f"{fault.place}: {fault.what}; the cache {folder} is not used"
+        text = f"{fault.place}: {fault.reason}; the cache {folder} is not used"
         own = "export AUTOTUNE_CACHE_DIR=$HOME/.cache/autotune"
-        yield Finding("cache", "bad", text, fault.mend or own)
+        yield Finding("cache", "bad", text, fault.remedy or own)
     else:
         yield Finding("cache", "ok", str(folder))
 
@@ -243,9 +243,9 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
                 if fault := fault_of(file):
                     faults.setdefault(fault.place, fault)
     for place, fault in faults.items():
-        text = f"{place}: {fault.what}; code below it is not run"
+        text = f"{place}: {fault.reason}; code below it is not run"
         known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you trust its content"
-        yield Finding("spaces", "bad", text, fault.mend or known)
+        yield Finding("spaces", "bad", text, fault.remedy or known)
     if not faults:
         yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
 

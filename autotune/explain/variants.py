@@ -16,7 +16,7 @@ from autotune.devices.device import Device, for_arch
 from autotune.devices.occupancy import Occupancy, occupancy
 from autotune.devices.sass import FunctionCode, code_of
 from autotune.errors import AutotuneError, UsageError, unknown
-from autotune.kernel.launches import completed, launch_sequence
+from autotune.kernel.launches import complete_launches, launch_sequence
 from autotune.kernel.space import broken_constraints
 from autotune.kernel.spec import Kernel, Work
 from autotune.measure.counters import by_name
@@ -193,7 +193,7 @@ def _facts(setting: Setting, variant: KernelVariant) -> Facts:
     done = compile_now(compile_job(kernel, configuration, problem, device))
     if done.binary is None:
         return replace(facts, failure=done.message)
-    main = completed(plan, done.binary).main
+    main = complete_launches(plan, done.binary).main
     function = done.binary.entry(str(main.entry))
     if function is None:
         return replace(facts, failure=f"the source has no kernel function {main.entry!r}")

@@ -29,7 +29,7 @@ from autotune.answers.table import (
 )
 from autotune.errors import UsageError
 from autotune.export.cpp import INT, comment, expression, filled, identifier, time
-from autotune.kernel.expression import MAX_INTEGER, substituted
+from autotune.kernel.expression import MAX_INTEGER, substitute
 from autotune.tuned.merged import (
     CUDA_ARCH_MACRO,
     Group,
@@ -183,7 +183,7 @@ class Writer:
 
     def number(self, plan: Plan) -> int:
         """Return the position of a plan, for arrays that lie as those that were tuned."""
-        requires = plan.requires and substituted(plan.requires, self.table.layout)
+        requires = plan.requires and substitute(plan.requires, self.table.layout)
         requires = None if isinstance(requires, int) and requires else requires
         plan = msgspec.structs.replace(plan, requires=requires)
         key = msgspec.json.encode(plan)

@@ -16,8 +16,13 @@ from autotune.devices.device import Device
 from autotune.errors import SpecError, UsageError
 from autotune.export.cpp import expression, identifier
 from autotune.export.signature import Signature, c_type, member
-from autotune.kernel.expression import Json, Symbol, UntraceableError, stored, value_of
-from autotune.kernel.launches import LaunchSequence, completed, traced, traced_numbers
+from autotune.kernel.expression import Json, Symbol, UntraceableError, stored_form, value_of
+from autotune.kernel.launches import (
+    LaunchSequence,
+    complete_launches,
+    trace_launches,
+    traced_numbers,
+)
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.values import Configuration, Problem
 
@@ -42,7 +47,7 @@ class CppSequence:
         binary: Binary | None = None,
     ) -> CppSequence:
         """Trace the sequence for a problem's categories; a ``binary`` of a language completes its launches."""
-        steps = traced(kernel, configuration, device, problem)
+        steps = trace_launches(kernel, configuration, device, problem)
         if steps is None:
             raise UsageError(
                 f"{kernel.name}: the launch of {configuration} cannot be written as a formula of the "
@@ -56,7 +61,7 @@ class CppSequence:
                 replace(step, entry=step.entry or entry) if isinstance(step, Launch) else step
                 for step in steps
             )
-            steps = completed(LaunchSequence(tuple(named)), binary, names).steps
+            steps = complete_launches(LaunchSequence(tuple(named)), binary, names).steps
         known = _Names(signature, scratch)
         texts, entries, most = [], [], 1
         for step in steps:
@@ -89,7 +94,7 @@ def _scratch(
         concrete = kernel.workspaces(configuration, problem, device)
         for name, out in declared.items():
             sizes = out.shape if isinstance(out.shape, tuple | list) else (out.shape,)
-            elements = stored(reduce(mul, sizes))
+            elements = stored_form(reduce(mul, sizes))
             shape = np.atleast_1d(concrete[name].shape)
             if elements is None or value_of(elements, problem) != math.prod(map(int, shape)):
                 raise UntraceableError(name)
@@ -146,7 +151,7 @@ class _Names:
             kind = c_type(self._kernel, str(value), value.dtype)
             return f"bits_of_(static_cast<{kind}>({value.item()!r}))"
         if not isinstance(value, str):
-            form = stored(value)
+            form = stored_form(value)
             if form is None:
                 raise self._kernel.error(
                     f"launch: argument {value!r} is neither a name nor an integer"

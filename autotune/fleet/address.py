@@ -58,7 +58,7 @@ def _read(file: Path) -> str:
     fault = fault_of(file)
     if fault is not None:
         raise UsageError(
-            f"{fault.place}: {fault.what}. The scheduler in {file.name} runs code as you. If you trust "
+            f"{fault.place}: {fault.reason}. The scheduler in {file.name} runs code as you. If you trust "
             f"everyone who can write there, set {TRUST}={shlex.quote(str(fault.project))}"
         )
     try:

@@ -19,7 +19,7 @@ from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
 from autotune.fleet.client import MAX_FAILURES, Fleet, Model, Place, WorkerLost, of
 from autotune.fleet.worker import HostError
-from autotune.kernel.snapshot import travelling
+from autotune.kernel.snapshot import serialise_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.compilers import CompilerPool
 from autotune.measure.device_worker import DeviceWorker
@@ -126,7 +126,7 @@ class FleetSite(Site):
         return tuple(device.uuid for device in self.fleet.others(request.device))
 
     def origin_of(self, kernel: Kernel, fingerprint: str) -> bytes:
-        return travelling(kernel)
+        return serialise_kernel(kernel)
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
         """Return a description without files: each machine makes its own data."""

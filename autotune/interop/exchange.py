@@ -30,7 +30,7 @@ _MAX_PER_PROBLEM = 3
 _MAX_PREFIX = 80
 
 
-def keep_results(file: Path, labels: Labels) -> tuple[Path, Results]:
+def import_results(file: Path, labels: Labels) -> tuple[Path, Results]:
     """Copy the measurements of a file as T4 results; return the copy's path and the results."""
     found = read_results(file, labels)
     folder, digest = data_folder("imported"), sha256(content_of(file)).hexdigest()[:16]
@@ -43,7 +43,7 @@ def keep_results(file: Path, labels: Labels) -> tuple[Path, Results]:
     return place, found
 
 
-def imported(kernel: str) -> list[Results]:
+def imported_results(kernel: str) -> list[Results]:
     """Return the imported results of a kernel, newest file first; warn about damaged files."""
     files = Path(data_path("imported")).glob(f"{_prefix(kernel)}-*.json")
     found: list[Results] = []
@@ -55,19 +55,19 @@ def imported(kernel: str) -> list[Results]:
     return [results for results in found if results.kernel == kernel]
 
 
-def first_to_try(kernel: str) -> tuple[tuple[Problem, Configuration], ...]:
+def fastest_imported(kernel: str) -> tuple[tuple[Problem, Configuration], ...]:
     """Return the fastest imported configurations of a kernel, each with its problem.
 
     The kernel's space may not contain all of them.
     """
     return tuple(
         (results.problem, measurement.configuration)
-        for results in imported(kernel)
+        for results in imported_results(kernel)
         for measurement in results.best(_MAX_FIRST)
     )
 
 
-def first_on(
+def configurations_to_try(
     problem: Problem, imported: Iterable[tuple[Problem, Configuration]]
 ) -> tuple[Configuration, ...]:
     """Return the imported configurations to try first on a problem.

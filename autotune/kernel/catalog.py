@@ -164,7 +164,7 @@ def _listing(file: Path) -> Listing:
     try:
         if fault := fault_of(file):
             return Listing(
-                file.stem, file, f"not allowed to run: {fault.place}: {fault.what}", True
+                file.stem, file, f"not allowed to run: {fault.place}: {fault.reason}", True
             )
         tree = ast.parse(file.read_text(encoding="utf-8-sig"))
     except SyntaxError as error:

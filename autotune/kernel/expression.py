@@ -39,7 +39,7 @@ class UntraceableError(TypeError):
 
 def _recorder(name: str, swapped: bool = False) -> Callable[[Symbol, object], Any]:
     def record(symbol: Symbol, other: object) -> Any:
-        operand = stored(other)
+        operand = stored_form(other)
         if operand is None:
             return NotImplemented
         pair = [operand, symbol.json] if swapped else [symbol.json, operand]
@@ -80,7 +80,7 @@ class Symbol:
     __float__ = __index__
 
 
-def stored(value: object) -> Json | None:
+def stored_form(value: object) -> Json | None:
     """Return the stored form of a symbol or integer; None for anything else."""
     if isinstance(value, Symbol):
         return value.json
@@ -116,13 +116,13 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
     return value
 
 
-def substituted(form: Json, values: Mapping[str, int]) -> Json:
+def substitute(form: Json, values: Mapping[str, int]) -> Json:
     """Return a stored expression with some fields replaced by numbers, simplified."""
     if isinstance(form, str):
         return values.get(form, form)
     if not isinstance(form, list):
         return form
-    name, left, right = form[0], substituted(form[1], values), substituted(form[2], values)
+    name, left, right = form[0], substitute(form[1], values), substitute(form[2], values)
     known: Json = [name, left, right]
     if isinstance(left, int) and isinstance(right, int):
         with suppress(ValueError):  # the caller gets the error when it evaluates the expression
@@ -155,7 +155,7 @@ def maximum(a: T | int, b: T | int) -> T | int:
 
 
 def _extreme(op: str, a: object, b: object) -> object:
-    left, right = stored(a), stored(b)
+    left, right = stored_form(a), stored_form(b)
     if left is None or right is None:
         raise TypeError(f"{op} of {a!r} and {b!r}: expected integers or problem fields")
     if isinstance(left, int) and isinstance(right, int):

@@ -54,7 +54,7 @@ def index_type(sizes: Iterable[int]) -> np.dtype[Any]:
     return np.dtype(np.int16 if max(sizes, default=0) <= 2**15 else np.int32)
 
 
-def joined_rows(
+def join_rows(
     kernel: Kernel,
     source: Source,
     constraints: list[RuleTable],

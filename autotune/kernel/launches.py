@@ -16,8 +16,8 @@ from autotune.kernel.expression import (
     Json,
     Symbol,
     UntraceableError,
-    stored,
-    substituted,
+    stored_form,
+    substitute,
     value_of,
 )
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
@@ -86,7 +86,7 @@ def _block(
     return block
 
 
-def completed(
+def complete_launches(
     plan: LaunchSequence, binary: Binary, names: Sequence[str] | None = None
 ) -> LaunchSequence:
     """Return a launch sequence with the values that the compiler decided; see `Convention`.
@@ -113,12 +113,12 @@ def completed(
     return replace(plan, steps=tuple(steps))
 
 
-def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
+def exceeded_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
     """Return a message with the device limit that a launch exceeds and a remedy; empty if all launches fit.
 
     The binary is needed to check registers and static shared memory.
     """
-    for launch in (completed(plan, binary) if binary else plan).launches:
+    for launch in (complete_launches(plan, binary) if binary else plan).launches:
         threads = int(np.prod(launch.block))
         if threads > device.max_threads_per_block:
             return (
@@ -143,7 +143,7 @@ def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> s
     return ""
 
 
-def bound(
+def bind_arguments(
     plan: LaunchSequence,
     names: Sequence[str],
     buffers: Mapping[str, Any],
@@ -157,7 +157,7 @@ def bound(
     in ``buffers``, with its element type in ``dtypes``, or in ``scalars``.
     """
     result: list[BoundLaunch | BoundFill] = []
-    for step in (completed(plan, binary, names) if binary else plan).steps:
+    for step in (complete_launches(plan, binary, names) if binary else plan).steps:
         if isinstance(step, Fill):
             if step.name not in buffers:
                 raise SpecError(f"Fill: no buffer {step.name!r} (known: {', '.join(buffers)})")
@@ -172,7 +172,7 @@ def bound(
     return result
 
 
-def traced(
+def trace_launches(
     kernel: Kernel, configuration: Configuration, device: Device, problem: Problem | None = None
 ) -> tuple[Step, ...] | None:
     """Return the launch sequence with symbols for the problem's integer fields; None if tracing fails.
@@ -213,7 +213,7 @@ def traced_grid(steps: tuple[Step, ...] | None, name: str) -> tuple[Json, ...] |
 
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
     """Return the stored forms of integers and symbols; None if a value is neither."""
-    forms = [stored(value) for value in values]
+    forms = [stored_form(value) for value in values]
     known = tuple(form for form in forms if form is not None)
     return known if len(known) == len(forms) else None
 
@@ -233,8 +233,8 @@ def requirement(kernel: Kernel, configuration: Configuration, problem: Problem) 
         raise kernel.error(f"requires: {error}; combine conditions with &") from error
     if isinstance(result, bool):
         return None if result else 0
-    form = stored(result)
-    return None if form is None else substituted(form, {})
+    form = stored_form(result)
+    return None if form is None else substitute(form, {})
 
 
 def _sizes(sizes: Any) -> tuple[Any, ...]:

@@ -46,9 +46,9 @@ class ForeignPlace:
 
     place: Path
     #: The fault, for example ``all users may write it``.
-    what: str
+    reason: str
     #: The command that removes write access of others; empty if another user owns the place.
-    mend: str = ""
+    remedy: str = ""
 
     @property
     def project(self) -> Path:
@@ -61,9 +61,9 @@ def refuse_foreign(file: Path) -> None:
     """Raise `SpecError` if another user may change a file, or a folder above it."""
     fault = fault_of(file)
     if fault is not None:
-        mend = f"run: {fault.mend}; or, " if fault.mend else ""
+        remedy = f"run: {fault.remedy}; or, " if fault.remedy else ""
         raise SpecError(
-            f"{fault.place}: {fault.what}, and {file.name} is code; {mend}if you trust its content, "
+            f"{fault.place}: {fault.reason}, and {file.name} is code; {remedy}if you trust its content, "
             f"set {TRUST}={shlex.quote(str(fault.project))}"
         )
 

@@ -21,7 +21,7 @@ class Stored:
     #: True if the rows that the kernel reads are the matrix's columns.
     is_transposed: bool
     #: Distance between rows, in elements.
-    apart: int
+    row_stride: int
     #: Distance between the matrices of a batch, in elements; 0 if all products share one matrix.
     stride: int = 0
     #: Distance of the first element from a 16-byte boundary, in elements.
@@ -65,7 +65,7 @@ class MatrixProduct:
     def is_plain(self) -> bool:
         """True for one product of row-major matrices without gaps."""
         found = self.batch, self.a.is_transposed, self.b.is_transposed
-        apart = self.a.apart, self.b.apart, self.c.apart
+        apart = self.a.row_stride, self.b.row_stride, self.c.row_stride
         return found == (1, False, False) and apart == (self.k, self.n, self.n)
 
     @property
@@ -75,7 +75,7 @@ class MatrixProduct:
         return {
             "trans_a": int(self.a.is_transposed),
             "trans_b": int(self.b.is_transposed),
-            **{f"ld{name}": matrix.apart for name, matrix in stored.items()},
+            **{f"ld{name}": matrix.row_stride for name, matrix in stored.items()},
             **{f"stride_{name}": matrix.stride for name, matrix in stored.items()},
             "batch": self.batch,
         }

@@ -29,14 +29,14 @@ _MAX_BYTES = 16 << 20
 
 def origin_of(kernel: Kernel) -> Origin:
     """Return the space file or the state from which another process loads a kernel."""
-    declared = as_it_is(kernel)
+    declared = kernel_for_run(kernel)
     if declared.state:
         return declared.state
     assert declared.file is not None
     return declared.file
 
 
-def as_it_is(kernel: Kernel) -> Kernel:
+def kernel_for_run(kernel: Kernel) -> Kernel:
     """Return a kernel for a run: the kernel of a space file unchanged, else its `snapshot`."""
     if kernel.state or (kernel.module != "__main__" and is_of_file(kernel)):
         return kernel
@@ -55,11 +55,11 @@ def snapshot(kernel: Kernel) -> Kernel:
             f"its functions use {len(state) >> 20} MiB of the script's data; other processes get at "
             f"most {_MAX_BYTES >> 20} MiB: make the arrays in the functions"
         )
-    return restored(state)
+    return restore_kernel(state)
 
 
-def travelling(kernel: Kernel) -> bytes:
-    """Return the state of a kernel for another machine, with the user's own modules; see `restored`."""
+def serialise_kernel(kernel: Kernel) -> bytes:
+    """Return the state of a kernel for another machine, with the user's own modules; see `restore_kernel`."""
     with modules.running(kernel.folder):
         state = (kernel, own_fingerprint(kernel), frozenset[str](), modules_fingerprint(()))
         return _pickled(kernel, state, _own_modules(kernel.folder))
@@ -75,8 +75,8 @@ def _own_modules(folder: Path | None) -> list[str]:
     return [name for name in files if name.split(".")[0] in own]
 
 
-def restored(state: bytes) -> Kernel:
-    """Return the kernel of a state that `snapshot` or `travelling` made, in any process."""
+def restore_kernel(state: bytes) -> Kernel:
+    """Return the kernel of a state that `snapshot` or `serialise_kernel` made, in any process."""
     kernel, fingerprint, modules, expected = pickle.loads(state)
     assert isinstance(kernel, Kernel)
     if modules_fingerprint(modules) != expected:
@@ -91,7 +91,7 @@ def restored(state: bytes) -> Kernel:
 def load_kernel(origin: Origin, fingerprint: str) -> Kernel:
     """Load the kernel of another process; `AutotuneError` if its functions have changed."""
     if isinstance(origin, bytes):
-        return restored(origin)
+        return restore_kernel(origin)
     kernel = load_file(origin)
     if fingerprint and own_fingerprint(kernel) != fingerprint:
         raise AutotuneError(

@@ -91,7 +91,7 @@ class _OwnFiles:
     read = staticmethod(read_text)
     read_bytes = staticmethod(read_bytes)
 
-    def of_module(self, name: str, folder: Path) -> list[Path]:
+    def module_files(self, name: str, folder: Path) -> list[Path]:
         home = home_of(name.partition(".")[0], folder)
         found = files_of(home, name) if home else ()
         return [file for file in found if file.suffix == ".py"]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import NothingValidError, UsageError, unknown
-from autotune.kernel.joining import Rows, RuleTable, index_type, joined_rows
+from autotune.kernel.joining import Rows, RuleTable, index_type, join_rows
 from autotune.kernel.rules import DEVICE, Rule, Source
 from autotune.kernel.spec import Kernel
 from autotune.values import SOURCE, Configuration, Value
@@ -263,7 +263,7 @@ def _space_of(kernel: Kernel, source: Source, device: Device) -> Space:
     applicability = _deciding_first(rules)
     constraints = [_table(kernel, source, rule, device) for rule in source.constraint_rules]
     removed = tuple(1 - table.share for table in constraints)
-    rows = joined_rows(kernel, source, constraints, applicability)
+    rows = join_rows(kernel, source, constraints, applicability)
     return Space(source.parameters, rows, removed, applicability)
 
 

@@ -306,7 +306,9 @@ class Kernel(Declaration):
 
     def edges_on(self, device: Device) -> tuple[Problem, ...]:
         """Return the edge problems whose array alignments the device supports."""
-        return tuple(edge for edge in self.edge_problems if not self.misplaced(edge, device))
+        return tuple(
+            edge for edge in self.edge_problems if not self.unsupported_offsets(edge, device)
+        )
 
     def edges_like(self, p: Problem, device: Device) -> tuple[Problem, ...]:
         """Return the edge problems with the static fields of a problem, in any layout."""
@@ -315,7 +317,7 @@ class Kernel(Declaration):
             edge for edge in self.edges_on(device) if all(edge[name] == p[name] for name in tuned)
         )
 
-    def misplaced(self, p: Problem, device: Device) -> str:
+    def unsupported_offsets(self, p: Problem, device: Device) -> str:
         """Return why the device does not support a problem's array alignment; empty if it does."""
         fields = [name for name in self.layout_of(p) if name.startswith(OFFSET)]
         if device.is_cuda or not fields:

@@ -22,7 +22,7 @@ UNKNOWN = 3
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassedValue:
     """A value that a launch passes, for one problem."""
 
     #: Name of the argument or scratch buffer; empty for a number.
@@ -50,7 +50,7 @@ class Files(Protocol):
     def read_bytes(self, file: Path) -> bytes:
         """Return the content of a file; raise the errors of `read`."""
 
-    def of_module(self, name: str, folder: Path) -> list[Path]:
+    def module_files(self, name: str, folder: Path) -> list[Path]:
         """Return the files that Python runs to import a user's module; empty if it is installed."""
 
 
@@ -71,7 +71,7 @@ class Language(Compiler, Protocol):
         self,
         source: str,
         function: str,
-        launches: Sequence[Sequence[Passed]],
+        launches: Sequence[Sequence[PassedValue]],
         values: Mapping[str, Value],
     ) -> dict[str, str]:
         """Return the symbols to compile in, as texts by name; `SpecError` if a symbol is missing.

@@ -14,7 +14,7 @@ from pathlib import Path
 from autotune.devices.base import Binary, CompiledFunction, CompileError
 from autotune.devices.device import Device
 from autotune.errors import SpecError
-from autotune.languages.base import Files, Passed
+from autotune.languages.base import Files, PassedValue
 from autotune.values import Value
 
 _ENDING = ".cubin"
@@ -40,7 +40,7 @@ class CubinLanguage:
         self,
         source: str,
         function: str,
-        launches: Sequence[Sequence[Passed]],
+        launches: Sequence[Sequence[PassedValue]],
         values: Mapping[str, Value],
     ) -> dict[str, str]:
         named = {word.partition("=")[0] for stem in json.loads(source) for word in stem.split("-")}

@@ -24,7 +24,7 @@ _SECTION = re.compile(r"^\s*\.section\s[^{]*\{[^}]*\}", re.MULTILINE)
 _FILES_PER_TEXT = 1000
 
 
-def joined(texts: Sequence[str]) -> str:
+def join(texts: Sequence[str]) -> str:
     """Return one text with the functions of all texts; their source lines stay."""
     return "\n".join(_part(text, number) for number, text in enumerate(texts))
 

@@ -225,7 +225,7 @@ class _Slicer:
     def _take(self, module: _Slice, source: str, name: str) -> bool:
         """Keep a name of a module; return False if the user has no module of that dotted name."""
         folder = module.file.parents[module.name.count(".") + module.is_package]
-        found = self._files.of_module(source, folder) if source else []
+        found = self._files.module_files(source, folder) if source else []
         if not found or len(found) <= source.count("."):  # a part of the name is not a module
             return False
         other = self.module(source, found[-1])

@@ -32,7 +32,7 @@ from autotune.devices.base import (
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, SpecError
 from autotune.languages import ptx, slices
-from autotune.languages.base import ALIGNMENT, Files, Passed
+from autotune.languages.base import ALIGNMENT, Files, PassedValue
 from autotune.values import Value
 
 #: Triton's names of NumPy's types.
@@ -79,7 +79,7 @@ class TritonLanguage:
         self,
         source: str,
         function: str,
-        launches: Sequence[Sequence[Passed]],
+        launches: Sequence[Sequence[PassedValue]],
         values: Mapping[str, Value],
     ) -> dict[str, str]:
         parameters = slices.function_parameters(source, function)
@@ -194,7 +194,7 @@ def _check_passed(function: str, names: Sequence[str], passed: Sequence[str]) ->
         )
 
 
-def _specialised(passed: Sequence[Passed], named_in: Sequence[str]) -> str:
+def _specialised(passed: Sequence[PassedValue], named_in: Sequence[str]) -> str:
     """Return the type of an argument, specialised for all its launches: ``i32=1``, ``*fp32%16``.
 
     ``named_in`` are the options of `triton.jit` that name the argument and so limit specialisation.
@@ -293,7 +293,7 @@ def _assembled(
     backend = make_backend(GPUTarget("cuda", device.compute_capability, _WARP))
     stages: dict[str, Any] = {}
     backend.add_stages(stages, backend.parse_options(_chosen(defines, options)), Language.TRITON)
-    return bytes(stages["cubin"](ptx.joined([kernel.asm["ptx"] for kernel in kernels]), {}))
+    return bytes(stages["cubin"](ptx.join([kernel.asm["ptx"] for kernel in kernels]), {}))
 
 
 def _chosen(defines: Mapping[str, str], options: Sequence[str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from autotune.devices.base import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError
 from autotune.kernel import modules
-from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
+from autotune.kernel.launches import LaunchSequence, exceeded_limit, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure.compilers import LIKELY, CompilerPool
 from autotune.measure.device_worker import DeviceWorker
@@ -205,7 +205,7 @@ class DeviceEvaluator:
 
     def _planned(self, configuration: Configuration) -> CompileJob | Measurement:
         if self.kernel.allows(configuration, self.job.problem):
-            why = over_limit(self._launches(configuration), None, self.job.device)
+            why = exceeded_limit(self._launches(configuration), None, self.job.device)
         else:
             why = f"it requires what {self.job.problem} does not meet"
         if why:
@@ -245,7 +245,7 @@ class DeviceEvaluator:
             status = _STATUS_OF_FAILURE[compiled.failure]
             return Measurement(configuration, status, compiled.message, compile_s=seconds)
         launches = self._launches(configuration)
-        excess = over_limit(launches, binary, self.job.device)
+        excess = exceeded_limit(launches, binary, self.job.device)
         if excess:
             return Measurement(
                 configuration, Status.PRUNED, excess, entries=binary.entries, compile_s=seconds

@@ -23,7 +23,7 @@ from autotune.data.arguments import Argument, argument_of
 from autotune.data.dataset import RANDOM, Dataset
 from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
-from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.launches import bind_arguments, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import worker_state
 from autotune.measure.process import Turns
@@ -233,7 +233,7 @@ class RotatedArrays:
         scalars = {a.name: a.scalar for a in passed if a.kind == "scalar"}
         names = [*(argument.name for argument in passed), *scratch]
         return [
-            bound(plan, names, {**buffers, **arrays}, scalars, dtypes, entrant.binary)
+            bind_arguments(plan, names, {**buffers, **arrays}, scalars, dtypes, entrant.binary)
             for arrays in self.sets
         ]
 

@@ -26,7 +26,7 @@ from autotune.devices.base import (
     Side,
     Timer,
 )
-from autotune.kernel.launches import completed
+from autotune.kernel.launches import complete_launches
 from autotune.measure import verify
 from autotune.measure.launchable import Launchable
 from autotune.measure.measurement import Energy, Measurement, Status
@@ -139,7 +139,7 @@ def _tried(
 
 def _verified(draft: Measurement, ready: Launchable) -> Measurement:
     start = time.perf_counter()
-    launches = completed(ready.plan, ready.binary).launches
+    launches = complete_launches(ready.plan, ready.binary).launches
     return replace(
         draft,
         checks=ready.verify(),

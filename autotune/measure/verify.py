@@ -85,7 +85,7 @@ class DeviceData:
         dtypes = {argument.name: argument.dtype for argument in self.arguments}
         dtypes |= {name: np.dtype(out.dtype).str for name, (out, _) in self.scratch.items()}
         pointers, scalars = {**null, **self.all_buffers()}, self.scalars(dataset)
-        return launches.bound(plan, names, pointers, scalars, dtypes, binary)
+        return launches.bind_arguments(plan, names, pointers, scalars, dtypes, binary)
 
     def all_buffers(self) -> dict[str, Any]:
         """Return working buffers and workspaces by name."""

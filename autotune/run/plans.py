@@ -11,10 +11,10 @@ from autotune.devices.device import Device
 from autotune.kernel.expression import Json
 from autotune.kernel.launches import (
     LaunchSequence,
-    completed,
+    complete_launches,
     launch_sequence,
     requirement,
-    traced,
+    trace_launches,
     traced_grid,
     traced_numbers,
 )
@@ -35,7 +35,7 @@ def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
 def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
     """Return the main launch of a configuration; a grid that can be traced is an expression of the problem."""
     main = _sequence(kernel, configuration, problem, device).main
-    steps = traced(kernel, configuration, device, problem)
+    steps = trace_launches(kernel, configuration, device, problem)
     return Plan(
         configuration=dict(configuration),
         block=_three(main.block),
@@ -56,7 +56,7 @@ def _sequence(
     if kernel.language is None:
         return plan
     found = compile_now(compile_job(kernel, configuration, problem, device))
-    return completed(plan, found.binary) if found.binary else plan
+    return complete_launches(plan, found.binary) if found.binary else plan
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
@@ -76,7 +76,7 @@ def steps_of(
 ) -> tuple[LaunchStep | FillStep, ...]:
     """Return all launches and fills of a configuration on a problem, in order."""
     concrete = _sequence(kernel, configuration, problem, device).steps
-    symbolic = traced(kernel, configuration, device, problem) or (None,) * len(concrete)
+    symbolic = trace_launches(kernel, configuration, device, problem) or (None,) * len(concrete)
     steps: list[LaunchStep | FillStep] = []
     for step, trace in zip(concrete, symbolic, strict=True):
         if isinstance(step, Fill):

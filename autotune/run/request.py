@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError, unknown
-from autotune.interop.exchange import first_to_try
+from autotune.interop.exchange import fastest_imported
 from autotune.kernel import parsing
 from autotune.kernel.space import Space, broken_constraints
 from autotune.kernel.spec import Kernel
@@ -162,7 +162,7 @@ class Request:
                         f"leave it out, or give --config to verify one configuration on it"
                     )
             for problem in named:
-                if why := self.kernel.misplaced(problem, self.device):
+                if why := self.kernel.unsupported_offsets(problem, self.device):
                     raise UsageError(f"{self.kernel.name} ({problem}): {why}")
             return replace(self, problems=named)
         groups = self.kernel.problems if self.effort.name == "full" else self.kernel.quick_problems
@@ -263,5 +263,5 @@ class RunOptions:
         if self.config is not None:
             configuration = parsing.configuration(kernel, self.config)
             return VerifyOne(configuration, fixed, self.accept)
-        imported = first_to_try(kernel.name) if self.tries_imported else ()
+        imported = fastest_imported(kernel.name) if self.tries_imported else ()
         return Search(self.strategy, fixed, imported, self.fresh)

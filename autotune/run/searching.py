@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from autotune.answers.table import distance, place_of
 from autotune.devices.device import Device
 from autotune.errors import UsageError
-from autotune.interop.exchange import first_on
+from autotune.interop.exchange import configurations_to_try
 from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
@@ -195,7 +195,7 @@ class ProblemSearch:
         return [
             *self.bench.request.recorded.get(problem, ()),
             *recorded(kernel, self.bench.device, problem),
-            *first_on(problem, self.bench.request.goal.imported),
+            *configurations_to_try(problem, self.bench.request.goal.imported),
             *winners_near(problem, before),
             kernel.default(),
             *map(kernel.completed, kernel.seeds),

@@ -22,7 +22,7 @@ from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.tolerance import largest, parts
 from autotune.errors import AutotuneError, FleetError, SpecError
 from autotune.kernel.expression import Json, value_of
-from autotune.kernel.launches import launch_sequence, over_limit
+from autotune.kernel.launches import exceeded_limit, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Contender
@@ -233,7 +233,7 @@ class OtherSizes:
             plan = launch_sequence(
                 self.bench.kernel, finalist.configuration, job.problem, job.device
             )
-            if over_limit(plan, None, job.device):
+            if exceeded_limit(plan, None, job.device):
                 return None
             found = self.check(finalist, job)
         except FleetError:

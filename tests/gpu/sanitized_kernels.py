@@ -19,7 +19,7 @@ from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import launch_sequence, over_limit
+from autotune.kernel.launches import exceeded_limit, launch_sequence
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure import sanitize
@@ -104,7 +104,9 @@ def test_bundled_kernels_are_clean(name: str) -> None:
         for configuration, problem, job in jobs:
             binary = bench.compilers.result(job).binary
             assert binary is not None, configuration
-            if over_limit(launch_sequence(kernel, configuration, problem, device), binary, device):
+            if exceeded_limit(
+                launch_sequence(kernel, configuration, problem, device), binary, device
+            ):
                 continue
             trials.append(sanitize.Trial(bench.job(problem), configuration, binary))
         faults, remarks = sanitize.find_faults(

@@ -13,7 +13,7 @@ from autotune.devices.choose import backend, choose_device
 from autotune.devices.cuda_timer import CudaTimer
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import find_kernel, load_file
-from autotune.kernel.launches import LaunchSequence, over_limit
+from autotune.kernel.launches import LaunchSequence, exceeded_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
 from autotune.run.recording import record_of
@@ -102,7 +102,7 @@ class TestExecutingOnCuda(ExecutorContract):
     def test_more_shared_memory_than_the_device_has_is_refused_as_planned(self, executor):
         shared = executor.device.shared_bytes_per_block + 1024
         plan = LaunchSequence((Launch(ONE, ONE, shared, "dynamic"),))
-        assert "shared memory" in over_limit(plan, None, executor.device)
+        assert "shared memory" in exceeded_limit(plan, None, executor.device)
         module, out = self.loaded(executor, DYNAMIC), self.buffer(executor, np.zeros(1, "f4"))
         step = BoundLaunch("dynamic", ONE, ONE, shared, (out, np.int32(1)))
         with pytest.raises(LaunchError):

@@ -16,7 +16,7 @@ from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda_backend import CudaBackend
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.launches import bind_arguments, launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.values import Problem
 
@@ -43,7 +43,7 @@ def test_bulk_stores_what_is_left_of_a_tile(tile_y: int, tile_x: int, resident: 
         inputs, out = executor.allocate(x.nbytes), executor.allocate(x.nbytes)
         executor.write(inputs, x)
         executor.poison(out)
-        steps = bound(
+        steps = bind_arguments(
             launch_sequence(kernel, configuration, Problem(m=m, n=n), device),
             ["x", "out", "m", "n"],
             {"x": inputs, "out": out},

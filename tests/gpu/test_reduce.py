@@ -13,7 +13,7 @@ from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda_backend import CudaBackend
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.launches import bind_arguments, launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.values import Problem
 
@@ -45,7 +45,7 @@ class Sums:
 
     def steps(self, n: int) -> list[Any]:
         assert self._compiled.binary is not None
-        return bound(
+        return bind_arguments(
             launch_sequence(self._kernel, self._configuration, Problem(n=n), self._device),
             ["x", "out", "n"],
             {"x": self._x, "out": self._out},
