@@ -100,7 +100,7 @@ BINARY = Binary(
 
 def over(binary=None, device=DEVICE, **launch):
     given = Launch(**{"grid": (1, 1, 1), "block": (128, 1, 1), "entry": "k", **launch})
-    return binding.over_limit(binding.LaunchSequence((Fill("out"), given)), binary, device)
+    return binding.exceeded_limit(binding.LaunchSequence((Fill("out"), given)), binary, device)
 
 
 def test_limits_are_inclusive():
@@ -138,7 +138,7 @@ DTYPES = {"x": "<f4", "out": "<f2", "work": "<i4", "n": "<i4"}
 
 
 def bound(*steps):
-    return binding.bound(binding.LaunchSequence(steps), NAMES, BUFFERS, SCALARS, DTYPES)
+    return binding.bind_arguments(binding.LaunchSequence(steps), NAMES, BUFFERS, SCALARS, DTYPES)
 
 
 def test_without_args_a_launch_gets_arguments_then_scratch_in_order():
@@ -188,7 +188,7 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
         "Launch(grid=(ceil_div(p.n, c.BLOCK), minimum(p.n, 8) % 3, 2), block=c.BLOCK)",
         ("ceil_div\n", "ceil_div, minimum\n"),
     )
-    x, y, z = binding.traced_grid(binding.traced(given, C, DEVICE), given.name)
+    x, y, z = binding.traced_grid(binding.trace_launches(given, C, DEVICE), given.name)
     for n in (1, 63, 64, 65, 1000):
         assert value_of(x, {"n": n}) == -(-n // 64)
         assert value_of(y, {"n": n}) == min(n, 8) % 3
@@ -206,7 +206,7 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
 def test_a_grid_that_needs_numbers_is_not_traced(kernel, returned):
     """None, not a guess: the record then holds the grid of tuned problems only."""
     given = kernel(returned)
-    assert binding.traced_grid(binding.traced(given, C, DEVICE), given.name) is None
+    assert binding.traced_grid(binding.trace_launches(given, C, DEVICE), given.name) is None
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_records_show_the_launch_that_is_named_like_the_kernel(kernel, returned,
     """Else the first: predictions count its blocks, which are those that take the time."""
     given, problem = kernel(returned), Problem(n=65)
     main = binding.launch_sequence(given, C, problem, DEVICE).main
-    (x,) = binding.traced_grid(binding.traced(given, C, DEVICE), given.name)
+    (x,) = binding.traced_grid(binding.trace_launches(given, C, DEVICE), given.name)
     assert (main.block, main.grid) == ((threads, 1, 1), (blocks, 1, 1))
     assert value_of(x, problem) == blocks
 
@@ -262,7 +262,7 @@ def test_what_may_win_can_be_recorded(name):
         served = [p for p in problems if kernel.allows(seed, p)]
         assert served, seed
         binding.requirement(kernel, seed, served[0])
-        assert binding.traced_grid(binding.traced(kernel, seed, DEVICE, served[0]), name), seed
+        assert binding.traced_grid(binding.trace_launches(kernel, seed, DEVICE, served[0]), name), seed
 
 
 # ---------------------------------------------------------------------- Symbolic integers say the
