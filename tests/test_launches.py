@@ -262,7 +262,9 @@ def test_what_may_win_can_be_recorded(name):
         served = [p for p in problems if kernel.allows(seed, p)]
         assert served, seed
         binding.requirement(kernel, seed, served[0])
-        assert binding.traced_grid(binding.trace_launches(kernel, seed, DEVICE, served[0]), name), seed
+        assert binding.traced_grid(binding.trace_launches(kernel, seed, DEVICE, served[0]), name), (
+            seed
+        )
 
 
 # ---------------------------------------------------------------------- Symbolic integers say the
