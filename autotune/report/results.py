@@ -133,7 +133,7 @@ def _by_source(solved: Sequence[tuple[ProblemContent, Configuration]]) -> Table:
         for problem, chosen in solved
         if problem.entry
     ]
-    return Table(("Problem", "Source", "Parameters"), tuple(rows))
+    return Table(("Problem", "Source", "Parameters"), tuple(rows), wide=frozenset({2}))
 
 
 def portfolio(content: ReportContent) -> Table:
