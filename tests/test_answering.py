@@ -255,7 +255,7 @@ def test_seeds_are_timed_if_they_are_correct(
     space.write_text(
         space.read_text().replace("    BLOCK=(", f"    seeds={seeds},\n    BLOCK=(", 1)
     )
-    assert run(["sizes", "twin", *ON_CPU, "--budget", "1s"]) == 0
+    assert run(["sizes", "twin", *ON_CPU, "--budget", "3s"]) == 0
     with Store.open(default_url()) as store, store.reading() as connection:
         timed = connection.exec_driver_sql("SELECT times FROM sizes").scalars().all()
     assert any('"BLOCK":32,"ITEMS":8' in text for text in timed)
