@@ -174,9 +174,8 @@ class Finals:
             passed: list[Contender] = []
             for finalist in correct:
                 if not self._is_allowed(finalist, job):
-                    passed.append(
-                        finalist
-                    )  # lookup, header and load do not use it on such a problem
+                    # lookup, header and load do not use it on such a problem
+                    passed.append(finalist)
                     continue
                 at_once = job in twice[finalist.configuration]
                 has_enough = len(passed) >= _MIN_FINALISTS and self.bench.clock_s() > until
