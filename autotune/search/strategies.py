@@ -104,9 +104,8 @@ def _missing(package: str | None) -> str:
 
 def random(space: Space, session: Session, rng: Generator) -> None:
     """Measure every configuration once, in random order."""
-    session.measure(
-        rng.permutation(len(space)).data
-    )  # a list of millions takes a tenth of a second
+    # The array's buffer, since a list of millions takes 0.1 s.
+    session.measure(rng.permutation(len(space)).data)
 
 
 def exhaustive(space: Space, session: Session, rng: Generator) -> None:
