@@ -5,17 +5,25 @@ from collections import Counter
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from sample_spaces import write_space
 from tuned_project import record_file
 
 from autotune.cli import run
+from autotune.data.dataset import RANDOM
+from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import choose_device
-from autotune.kernel.catalog import find_kernel
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.space import enumerate_space
-from autotune.measure.rotation import first_time, raced
+from autotune.measure import rotation
+from autotune.measure.rotation import RotatedArrays, first_time, raced
+from autotune.measure.worker_state import Job
 from autotune.run.answering import AnswerTimer, Binaries, stored_sizes
 from autotune.run.bench import Bench
 from autotune.run.continuing import candidates_of
@@ -328,3 +336,25 @@ def test_a_first_call_that_takes_long_is_repeated(
     calls = iter(taken_ms)
     assert first_time(lambda: next(calls), 0.3) == counted_ms
     assert not list(calls)
+
+
+def test_a_size_is_timed_on_the_jobs_data_else_on_random_numbers_and_given_integers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = 'return {"x": x, "order": np.arange(p.n, dtype=np.int32), '
+    kernel = load_file(write_space(tmp_path, ('return {"x": x, ', order)))
+    problem, device = Problem(n=1000), for_arch("sm_90")
+    dataset = prepare_dataset(kernel, problem, RANDOM)
+    executor = SimpleNamespace(
+        device=device, allocate=lambda nbytes: [nbytes], write=lambda b, array: b.append(array)
+    )
+    current = executor, SimpleNamespace(datasets={RANDOM: dataset}), kernel
+    monkeypatch.setattr(rotation.worker_state, "current", lambda: current)
+    job = Job(kernel.file, problem, device, (dataset,))
+    for n in (1000, 500):
+        for buffers in RotatedArrays(job, Problem(n=n)).sets:
+            (x_bytes, x), (order_bytes, order) = buffers["x"], buffers["order"]
+            assert (x_bytes, order_bytes, buffers["out"]) == (4 * n, 4 * n, [4 * n])
+            np.testing.assert_array_equal(order, np.arange(n))
+            assert np.array_equal(x, dataset.array("x")) == (n == 1000)
+            assert 0.8 < x.std() < 1.2

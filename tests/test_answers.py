@@ -29,7 +29,15 @@ from sample_records import (
 
 from autotune.answers.category import MIN_ANSWERS, CategoryFit, HeldOutShares
 from autotune.answers.fit import MIN_SIZES, FittedPortfolio, Launches, Winner, fitted_tables
-from autotune.answers.table import AnswerTable, Cost, Plan, Portfolio, fillings
+from autotune.answers.table import (
+    AnswerTable,
+    Cost,
+    Plan,
+    Portfolio,
+    features_of,
+    fillings,
+    predicted_ms,
+)
 from autotune.answers.trees import TREES, corrections, fitted_trees, outcomes
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
@@ -398,6 +406,31 @@ def test_each_tree_corrects_the_errors_that_are_left() -> None:
         for count in range(TREES + 1)
     ]
     assert left == sorted(left, reverse=True) and left[-1] < 0.05 * left[0]
+
+
+def test_the_fit_predicts_the_times_that_lookup_computes() -> None:
+    """Times of wide results are longer than any formula says, so that trees correct them."""
+    matrix = portfolio_of(SIZES, lambda bm, m, n: time_ms(bm, m, n) * (2 if n > 600 else 1))
+    fit = CategoryFit(matrix, [tile_plan(each) for each in matrix.configurations], SM_COUNT)
+    chosen, known = range(len(TILES)), np.arange(len(SIZES))
+    fits = fit.fitted(chosen, known)
+    prediction = fit.prediction(chosen, HeldOutShares(np.full(len(SIZES), np.nan)))
+    assert prediction is not None
+    factors = [
+        factor for trees in prediction.corrections for tree in trees for factor in tree.factors
+    ]
+    assert max(factors) > 1.05
+    computed = [
+        [
+            predicted_ms(
+                cost, prediction.multiple, fields, trees, features_of(tuple(fields.values()))
+            )
+            for fields in matrix.problems
+        ]
+        for cost, trees in zip(prediction.costs, prediction.corrections, strict=True)
+    ]
+    np.testing.assert_allclose(fit.predicted(chosen, fits), computed, rtol=0.01)
+    assert all(ms > 0 for cost in prediction.costs for ms, _ in cost.fixed)
 
 
 def test_nine_of_ten_sizes_of_a_kind_reach_the_expectation() -> None:

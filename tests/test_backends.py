@@ -186,6 +186,15 @@ def test_without_a_usable_device_the_reason_of_each_backend_is_given():
     assert "run: " in none
 
 
+@pytest.mark.parametrize("error", [ImportError("cuda.bindings"), RuntimeError("cuInit failed")])
+def test_without_a_driver_cuda_has_no_devices(monkeypatch, error):
+    def fails():
+        raise error
+
+    monkeypatch.setattr("autotune.devices.cuda_backend._devices", fails)
+    assert backend("cuda").devices() == []
+
+
 def test_an_unknown_backend_is_refused():
     with pytest.raises(UsageError, match="unknown backend 'metal'"):
         backend("metal")

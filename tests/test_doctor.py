@@ -12,6 +12,8 @@ from typing import Any, get_args
 
 import pytest
 
+from autotune.devices.device import Power
+from autotune.devices.nvml import power_of
 from autotune.doctor import Finding, State, checks, findings, hardware
 from autotune.doctor.hardware import Nvidia
 from autotune.errors import install
@@ -274,3 +276,12 @@ def test_a_check_that_fails_is_a_finding() -> None:
     assert (first.state, first.remedy) == ("bad", "remedy")
     assert "RuntimeError: first" in first.text and "second" not in first.text
     assert [finding.topic for finding in others] == ["python", "packages [tune]"]
+
+
+def test_the_power_of_a_gpu_is_in_watts(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = nvml(DeviceGetPowerUsage=65_400)
+    monkeypatch.setattr("autotune.devices.nvml._nvml", lambda: library)
+    monkeypatch.setattr("autotune.devices.nvml._handle", lambda uuid: uuid)
+    assert power_of("uuid") == Power(65.4, None)
+    library.nvmlDeviceGetEnforcedPowerLimit = lambda _: 700_000
+    assert power_of("uuid") == Power(65.4, 700.0)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune.data.dataset import RANDOM, Dataset
+from autotune.data.dataset import EXACT, RANDOM, Dataset
 from autotune.devices.base import Binary
 from autotune.devices.device import for_arch
 from autotune.kernel.spec import Kernel
@@ -275,3 +275,29 @@ def test_compilers_begin_with_sizes_that_compile_otherwise():
     finals = Finals(bench, SimpleNamespace(), 1, lambda event: None)
     finals.expect(OWN, [row(block) for block in BLOCKS])
     assert bench.suggested == [(63, block) for block in BLOCKS[1:]]
+
+
+def test_data_of_another_seed_are_brought_to_the_first_device():
+    def dataset(name, seed):
+        return SimpleNamespace(name=name, seed=seed)
+
+    made, placed = kernel(), []
+    bench = SimpleNamespace(
+        request=Request(made, GPU, (OWN,)),
+        kernel=made,
+        device=GPU,
+        worker="worker",
+        site=SimpleNamespace(
+            dataset=lambda kernel, problem, name, seed: dataset(name, seed),
+            place=lambda worker, job: placed.append((worker, job)),
+        ),
+        off_budget=nullcontext,
+        make_data=lambda *_: None,
+        job=lambda problem, seed: (problem, seed),
+        _agreed=lambda job: job,
+    )
+    given = Job(b"", OWN, GPU, (dataset(EXACT, 0), dataset(RANDOM, 0)))
+    *edges, own = run_bench.Bench.other_jobs(bench, given)
+    assert edges == [(edge, 1) for edge in made.edges_like(OWN, GPU)]
+    assert own.datasets == (dataset(EXACT, 0), dataset(RANDOM, 1))
+    assert placed == [("worker", own)]

@@ -12,7 +12,10 @@ pytest.importorskip("distributed")
 
 from autotune.fleet import client
 from autotune.fleet.client import MAX_FAILURES, Fleet, Model, Place
+from autotune.fleet.site import drive
 from autotune.fleet.worker import COMPILE, NAME, HostError, claim
+from autotune.kernel.catalog import find_kernel
+from autotune.run.request import Request
 
 GPU = replace(for_arch("sm_90"), name="Large", uuid="a", driver="2")
 OTHER = replace(GPU, name="Small")
@@ -202,3 +205,22 @@ def test_of_two_drivers_the_one_of_most_cards_is_tuned(fleet):
     made = fleet({"one": {"a": old}, "two": {"b": GPU, "c": GPU}})
     with pytest.warns(UserWarning, match="1 Large with driver 1 are not used"):
         assert made.models() == [LARGE]
+
+
+def test_a_run_waits_for_a_lost_worker(fleet, monkeypatch):
+    made = fleet(THREE)
+    there = dict(made.there)
+    made.there.clear()
+    made.look()
+
+    def return_all(_):
+        made.there.update(there)
+        made.look()
+
+    monkeypatch.setattr(client, "RETURN_S", 60.0)
+    monkeypatch.setattr(client.time, "sleep", return_all)
+    request = Request(find_kernel("copy"), GPU, ())
+    result = SimpleNamespace(ended=None)
+    (ran,) = drive(made, [request], lambda asked, _: (result, asked))
+    assert ran.error is None
+    assert uuids([ran.published.device, *ran.published.others]) == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -17,6 +18,7 @@ import sqlalchemy as sa
 from sample_spaces import write_space
 from thinned import thinned
 
+from autotune import __main__
 from autotune.devices.choose import choose_device
 from autotune.errors import KEPT, Interrupted
 from autotune.kernel.catalog import load_file
@@ -251,3 +253,23 @@ except KeyboardInterrupt:
         timeout=50,
     )
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_what_was_printed_is_written_before_an_interrupted_command_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends at once, without Python's own ending, which writes what is buffered."""
+    file = tmp_path / "printed"
+
+    def end(code: int) -> None:
+        assert file.read_text() == "kept"
+        raise SystemExit(code)
+
+    with io.TextIOWrapper(file.open("wb")) as stream:
+        monkeypatch.setattr(__main__, "listen", lambda: None)
+        monkeypatch.setattr(__main__, "stop_listening", lambda _: None)
+        monkeypatch.setattr(__main__, "run", lambda _: stream.write("kept") and 130)
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(os, "_exit", end)
+        with pytest.raises(SystemExit, match="130"):
+            __main__.main()

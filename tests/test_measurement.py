@@ -12,9 +12,9 @@ from autotune.compiling.job import compile_job
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import choose_device
-from autotune.devices.device import Clocks
+from autotune.devices.device import Clocks, Power
 from autotune.kernel.catalog import load_file
-from autotune.measure import race, tasks
+from autotune.measure import race, tasks, worker_state
 from autotune.measure.measurement import (
     Status,
 )
@@ -34,6 +34,14 @@ def test_both_ends_of_a_measurement_count_by_their_worse():
     assert worse.is_throttled and not before.is_throttled
     assert Clocks().worst(before) == before.worst(Clocks()) == before
     assert Clocks().worst(Clocks()) == Clocks()
+
+
+def test_the_power_of_the_idle_device_is_the_least_reading_or_a_share_of_the_limit(monkeypatch):
+    monkeypatch.setattr(worker_state, "_state", worker_state._State())
+    readings = iter((Power(400, 700), Power(65, 700), Power(90, 700)))
+    executor = SimpleNamespace(power=lambda: next(readings))
+    least = [worker_state.least_power_w(executor) for _ in range(3)]
+    assert least == [pytest.approx(70), 65, 65]
 
 
 def test_how_samples_were_taken_has_one_word_everywhere():

@@ -5,6 +5,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sample_spaces import SOURCE, changed, counting, write_space
@@ -15,11 +16,14 @@ from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
 from autotune.measure import race as racing
 from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.timing import Caches
+from autotune.measure.verify import WrongResult
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration, Problem
 
@@ -248,3 +252,28 @@ def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker
     raced = race(worker, given, entered, RaceRules(3, 1, 60))
     assert counts(raced) == [3, 0]
     assert raced.failures == {}
+
+
+@pytest.mark.parametrize("is_correct", [True, False])
+def test_a_vendor_call_that_computes_something_else_is_not_timed(monkeypatch, is_correct):
+    calls, device = [], for_arch("sm_90")
+    executor = SimpleNamespace(
+        time_calls=lambda prepare, arguments: lambda: calls.append(1),
+        timer_of=lambda call, is_flushed: "timer",
+    )
+    data = SimpleNamespace(
+        refresh=lambda *_, **__: None, arguments=(), buffers={}, scalars=lambda _: {}
+    )
+    baseline = SimpleNamespace(name="blas", backend="cuda", prepare=None)
+    current = executor, data, SimpleNamespace(baselines=[baseline])
+    job = SimpleNamespace(device=device, is_flushed=False, caches=Caches.HOT)
+    monkeypatch.setattr(racing.worker_state, "prepare_job", lambda _: None)
+    monkeypatch.setattr(racing.worker_state, "current", lambda: current)
+    result = SimpleNamespace(is_correct=is_correct)
+    monkeypatch.setattr(racing.verify, "outputs", lambda *_: [result])
+    if is_correct:
+        entrant = racing.take(job, Contender(vendor="blas"))
+        assert (entrant.timer, entrant.ready, calls) == ("timer", None, [1])
+    else:
+        with pytest.raises(WrongResult, match="the baseline blas computes something else"):
+            racing.take(job, Contender(vendor="blas"))

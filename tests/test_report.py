@@ -795,6 +795,13 @@ def test_times_have_four_digits_and_a_unit(ms: float, text: str) -> None:
     assert wording.time(ms) == text
 
 
+@pytest.mark.parametrize(
+    ("mj", "text"), [(0.25, "250 µJ"), (1.0, "1 mJ"), (999.5, "999.5 mJ"), (1500.0, "1.5 J")]
+)
+def test_energies_have_the_largest_unit_below_them(mj: float, text: str) -> None:
+    assert wording.energy(mj) == text
+
+
 # ---------------------------------------------------------------------- the page
 
 

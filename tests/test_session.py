@@ -609,6 +609,18 @@ def test_a_constant_on_a_device_without_module_symbols_says_what_to_do(tuned, tm
         tuned(kernel, problems=kernel.problems["opencl"])
 
 
+def test_a_configuration_outside_the_space_is_refused_with_the_broken_rule(tmp_path):
+    edits = (
+        "@scale.launch",
+        "@scale.constraint\ndef small(BLOCK):\n    return BLOCK < 64\n\n\n@scale.launch",
+    )
+    kernel, device = load_file(write_space(tmp_path, edits)), for_arch("sm_90")
+    space = enumerate_space(kernel, device)
+    VerifyOne(Configuration(BLOCK=32)).require_member(kernel, device, space)
+    with pytest.raises(NothingValidError, match=r"^scale: BLOCK=64 is not valid on .*: small"):
+        VerifyOne(Configuration(BLOCK=64)).require_member(kernel, device, space)
+
+
 def test_one_configuration_is_verified_and_timed_without_a_search(tuned, saxpy):
     only = Configuration(BLOCK=128, ITEMS=4)
     (result,) = tuned(saxpy(), problems=(N,), goal=VerifyOne(only)).problems

@@ -1,7 +1,7 @@
 """Related problems and other devices in a search."""
 
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +15,7 @@ from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
+from autotune.run import searching
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search, VerifyOne
 from autotune.run.run import Run
@@ -181,3 +182,30 @@ def test_compilers_of_a_gpu_begin_with_all_of_a_small_space(tmp_path):
                 problem, enumerate_space(kernel, bench.device), budget, []
             )
         assert suggested == [32, 64][:count]
+
+
+def test_the_seconds_of_a_search_and_of_its_continuation_add_up(monkeypatch):
+    clock_s = iter((100.0, 102.5, 200.0, 204.0))
+    problem = Problem(n=1000)
+    bench = SimpleNamespace(
+        device=SimpleNamespace(is_cuda=False),
+        request=SimpleNamespace(seed=0),
+        clock_s=lambda: 0.0,
+        start=lambda: None,
+        job=lambda _: None,
+        worker=SimpleNamespace(prepare=lambda _: None),
+        compilers=SimpleNamespace(drop=lambda: None),
+    )
+    session = SimpleNamespace(
+        measurements={}, awaited={}, known=list, ended_by="budget", outlook=None
+    )
+    evaluator = nullcontext(SimpleNamespace(twins={}))
+    for name, result in (("_first", []), ("_evaluator", evaluator), ("_session", session)):
+        monkeypatch.setattr(ProblemSearch, name, lambda *_, result=result: result)
+    monkeypatch.setattr(ProblemSearch, "_strategy", lambda *_: None)
+    monkeypatch.setattr(searching, "search", lambda *_: None)
+    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
+    search = ProblemSearch(bench, None, 1, ignore)
+    first = search.search(problem, GRID, Budget(), [])
+    again = search.search(problem, GRID, Budget(), [first])
+    assert [(found.seconds, found.searches) for found in (first, again)] == [(2.5, 1), (6.5, 2)]

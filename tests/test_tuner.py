@@ -10,16 +10,19 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sample_spaces import SOURCE, SPACE, changed
 
 from autotune import cache
 from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, Interrupted
 from autotune.kernel.catalog import find_kernel
+from autotune.run import tuner
 from autotune.run.bench import LOCAL, Site
-from autotune.run.division import done_at_once
+from autotune.run.division import Division, done_at_once
 from autotune.run.request import EFFORTS, Request, Search
 from autotune.run.run import Run
 from autotune.run.tuner import TunerProcess
@@ -222,3 +225,42 @@ def test_inputs_of_all_processes_are_given_up_with_the_run(request_of, tmp_path,
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
     ran(request_of("one", "two"), tmp_path / "s.sqlite")
     assert not cache.entries(cache.DATA)
+
+
+def test_measurements_are_sent_together_and_other_events_at_once(monkeypatch):
+    sent, now_s = [], [100.0]
+    monkeypatch.setattr(tuner, "tell", sent.append)
+    monkeypatch.setattr(tuner, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    teller = tuner._Teller()
+    first, second, third, fourth = (Measured(SIZES[0], i, False, None) for i in range(4))
+    finals = Phase(SIZES[0], "finals")
+    for event, sent_by_now in (
+        (first, [[first]]),
+        (second, [[first]]),
+        (finals, [[first], [second, finals]]),
+        (third, [[first], [second, finals]]),
+    ):
+        teller(event)
+        assert sent == sent_by_now
+    now_s[0] += 1.0
+    teller(fourth)
+    assert sent[2:] == [[third, fourth]]
+
+
+def test_searches_finals_and_portfolio_share_the_whole_budget():
+    total_s, now_s = 100_000.0, [0.0]
+    request = Request(
+        find_kernel("copy"),
+        for_arch("sm_90"),
+        SIZES,
+        goal=Search("random"),
+        budget=Budget(total_s),
+    )
+    given = SimpleNamespace(clock_s=lambda: now_s[0])
+    division = Division(request, False, 0.0, [given])
+    _, budget = division._next_search(given)
+    now_s[0] = total_s
+    finals_s = request.objective.finals_share * total_s
+    parts_s = len(SIZES) * budget.seconds, finals_s, division.portfolio_s()
+    assert min(parts_s) > 0
+    assert sum(parts_s) == pytest.approx(total_s)
