@@ -318,7 +318,7 @@ def test_whoever_waits_is_told_when_the_pool_is_closed(job, tmp_path):
         asked = [threads.submit(own.result, blocked(tmp_path, job))]
         pipe = wait_for_reader(tmp_path / "pipe.h")
         asked.append(threads.submit(own.result, waiting))
-        wait_until(lambda: own._asked)
+        wait_until(lambda: own._submitted)
         own.close()
         os.close(pipe)
         for future in asked:

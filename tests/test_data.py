@@ -175,7 +175,7 @@ def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype
         (
             "float32",
             "x + 0j",
-            "out is complex128, arguments declare float32.*for a real output out.real",
+            "out is complex128, arguments declare float32.*or out.real for a real output",
         ),
         ("float32", "x * np.nan", "no value of out is finite"),
         ("longdouble", "x", "the output out is float128, which cannot be compared"),
@@ -272,7 +272,7 @@ MISTAKES = {
     "bits of no type": (
         '"x": x',
         '"x": x.view("V4")',
-        r"x is \|V4, which is not .* x\.view\(np.uint32",
+        r"x is \|V4, which data sets cannot store.* x\.view\(np.uint32",
     ),
     "output of no number": (
         "Out(p.n)",

@@ -245,7 +245,7 @@ def test_an_equal_binary_with_another_workspace_is_measured_by_itself(evaluator,
 
 
 def begun_or_waiting(compilers):
-    return {*compilers._futures, *compilers._likely}
+    return {*compilers._futures, *compilers._suggested}
 
 
 def test_a_cpu_does_not_compile_ahead(evaluator, compilers):

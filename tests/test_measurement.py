@@ -94,7 +94,7 @@ def measured(compiled):
 @pytest.fixture
 def finalist(compiled, monkeypatch):
     """Checks a configuration of ``scale`` as after a race, for as long as it takes."""
-    monkeypatch.setattr(race, "FURTHER_S", math.inf)
+    monkeypatch.setattr(race, "CHECKED_LAUNCHES_S", math.inf)
 
     def made(edits, source):
         job, binary = compiled(ONE, edits, source)

@@ -21,7 +21,7 @@ from autotune.cli import run
 from autotune.compiling import binaries
 from autotune.compiling.binaries import compiled_for
 from autotune.data.prepare import prepare_dataset
-from autotune.devices import opencl
+from autotune.devices import opencl_devices
 from autotune.devices.choose import choose_device
 from autotune.doctor import checks
 from autotune.doctor.hardware import Nvidia
@@ -260,7 +260,7 @@ def test_intels_runtime_is_named_where_it_is_installed(monkeypatch, opencl_devic
     if not library.exists():
         pytest.skip("another OpenCL implementation")
     monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
-    opencl._show_intel_runtime(library.parent)
+    opencl_devices._show_intel_runtime(library.parent)
     assert os.environ["OCL_ICD_VENDORS"] == str(library)
 
 

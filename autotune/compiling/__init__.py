@@ -1,8 +1,8 @@
-"""One configuration to one binary, in this process: what `measure`, `calling`, `export` and `explain` compile by.
+"""Compiles one configuration to one binary in this process, for `measure`, `calling`, `export` and `explain`.
 
 ========== =================================================================
-`symbols`  the values and types of arguments that a language compiles in
-`job`      all that decides a binary, and its key
+`symbols`  values and types of arguments that a language compiles in
+`job`      the inputs of a compile, and the key of its binary
 `binaries` compiles a job, through the cache
 ========== =================================================================
 """

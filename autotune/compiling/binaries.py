@@ -26,25 +26,25 @@ from autotune.kernel.spec import Kernel
 from autotune.languages.registry import LANGUAGES, compiler
 from autotune.values import Configuration, Problem
 
-#: Bytes of the checksum before a stored binary: calls run a binary without looking at its results.
+#: Bytes of the checksum in front of a stored binary: calls do not verify the results of a binary.
 _SUM_BYTES = 4
 
 
 class CompileFailure(Enum):
-    """The reason why a compile gave no binary."""
+    """The reason why a compile failed."""
 
     REJECTED = auto()
-    #: The architecture has too little of some resource.
+    #: The source needs more of a resource than the architecture has.
     RESOURCES = auto()
     TIMED_OUT = auto()
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The result of a compile: a binary, or the reason why there is none."""
+    """The result of a compile: a binary, or the reason for its failure."""
 
     binary: Binary | None
-    #: One line for a person; empty if there is a binary.
+    #: One line for the user; empty if there is a binary.
     message: str
     seconds: float
     #: The reason, if there is no binary.
@@ -89,7 +89,7 @@ def _refuse_changed(headers: Iterable[Header]) -> None:
 def read_cached(key: str) -> Compiled | None:
     """Read the binary of a key from the cache; None if it is absent.
 
-    A damaged file, or one that other users may write, counts as absent.
+    A file that is damaged, or that other users may write, counts as absent.
     """
     start = time.perf_counter()
     try:
@@ -118,7 +118,7 @@ def _cached_file(key: str) -> Path:
 
 
 def write_cached(binary: Binary) -> None:
-    """Write a binary to the cache of this machine, if it can be written."""
+    """Write a binary to the cache of this machine, if the cache is writable."""
     data = msgspec.msgpack.encode(binary)
     checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Compile jobs: all that decides one binary, and its key in the cache."""
+"""Compile jobs: the inputs of a compile, and the key of its binary in the cache."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
 from autotune.values import Configuration, Problem
 
-#: Bumped when the stored form of a binary changes; part of every key.
+#: Version of the stored form of a binary, part of every key; raise it if the form changes.
 _CACHE_VERSION = 4
 
 
 @lru_cache(64)
-def _begun_key(source: str, headers: tuple[Header, ...]) -> Any:
-    """Return the hash of a source; its copies go on with the options of single configurations."""
+def _source_hash(source: str, headers: tuple[Header, ...]) -> Any:
+    """Return the hash state of a source; each key continues a copy of it with its own options."""
     text = json.dumps([_CACHE_VERSION, SourceText(source, headers).identity])
     return hashlib.sha256(f"{text[:-1]}, ".encode())
 
 
 @dataclass(frozen=True)
 class CompileJob:
-    """All that decides one binary."""
+    """The inputs of one compile."""
 
     source: str
     defines: tuple[tuple[str, str], ...]
@@ -41,7 +41,7 @@ class CompileJob:
     #: Language of the source; a backend's name stands for its dialect of C.
     language: str
     toolchain: str
-    #: Functions to be launched, by the names that launches use.
+    #: Functions to launch, by the names that launches use.
     entries: tuple[str, ...] = ()
     #: Files that the compiler itself finds for the source's includes.
     headers: tuple[Header, ...] = ()
@@ -49,8 +49,8 @@ class CompileJob:
     key: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        # Computed now, because later many threads need it at once, under a lock.
-        key = _begun_key(self.source, self.headers).copy()
+        # Computed here, because later many threads need the key at once, under a lock.
+        key = _source_hash(self.source, self.headers).copy()
         text = json.dumps(
             [
                 sorted(self.defines),
@@ -76,7 +76,7 @@ def compile_job(
 ) -> CompileJob:
     """Return the compile job of one configuration.
 
-    ``scalars`` replace declared ones; ``plan`` saves the launch function if the caller has its result.
+    ``scalars`` replace declared scalars. ``plan`` is the result of the launch function, if the caller has it.
     """
     plan = plan or launch_sequence(kernel, configuration, problem, device)
     language = kernel.language_on(device.backend)

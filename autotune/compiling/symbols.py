@@ -20,8 +20,8 @@ from autotune.values import Configuration, Problem
 
 #: Name among the scalars of `compiled_in` for every number that a launch computes.
 COMPUTED = ""
-#: Problems whose arguments are kept, since all configurations need them.
-_KEPT = 256
+#: Most problems whose arguments are cached; all configurations need them.
+_CACHED_PROBLEMS = 256
 
 
 def compiled_in(
@@ -35,7 +35,7 @@ def compiled_in(
 ) -> dict[str, str]:
     """Return the compiled-in symbols of a configuration, as the kernel's language writes them.
 
-    ``scalars`` replace declared ones, such as the scalars of a call, and `COMPUTED` numbers.
+    ``scalars`` replace declared scalars, for example by those of a call, and `COMPUTED` numbers.
     """
     assert kernel.language is not None
     known = dict(_passed(kernel, kernel.hook("arguments"), problem))
@@ -68,7 +68,7 @@ def _passed_as(
     return known[given]
 
 
-@lru_cache(_KEPT)
+@lru_cache(_CACHED_PROBLEMS)
 def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[str, PassedValue]:
     """Return the arguments of a problem; the values of drawn scalars are unknown."""
     first, second = (declared_arguments(kernel, problem, number) for number in (0, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,14 +38,14 @@ class Argument:
     dtype: str
     shape: tuple[int, ...] = ()
     value: float | int | bool = 0
-    #: Elements between a boundary of 16 bytes and the beginning of the array on a device.
+    #: Elements from a 16-byte boundary to the beginning of the array on a device.
     offset: int = 0
-    #: ``bfloat16`` if the elements are its bits, because NumPy lacks that type; else empty.
+    #: ``bfloat16`` if the elements are bits of that type, which NumPy lacks; else empty.
     bits_of: str = ""
 
     @property
-    def number(self) -> np.dtype[Any]:
-        """Type of the values: float32 for bits of bfloat16."""
+    def value_type(self) -> np.dtype[Any]:
+        """Type of the values; float32 if the elements are bits of bfloat16."""
         return np.dtype(np.float32 if self.bits_of else self.dtype)
 
     @property
@@ -65,12 +65,12 @@ class Argument:
 
     @property
     def offset_bytes(self) -> int:
-        """Bytes between a boundary of 16 bytes and the beginning of the array on a device."""
+        """Bytes from a 16-byte boundary to the beginning of the array on a device."""
         return self.offset * int(np.dtype(self.dtype).itemsize)
 
     @property
     def scalar(self) -> np.generic:
-        """Value in the argument's type."""
+        """Value of a scalar argument in its type."""
         scalar: np.generic = np.dtype(self.dtype).type(self.value)
         return scalar
 
@@ -78,7 +78,7 @@ class Argument:
 def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Argument]:
     """Return kind, type and shape of every argument of a problem, without drawing its inputs.
 
-    If the hook fails on arrays without data, it is called again with real ones. ``number`` changes the
+    If the hook fails on arrays without data, it is called again with real arrays. ``number`` changes the
     scalars that the hook draws.
     """
     try:
@@ -91,41 +91,37 @@ def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dic
 
 def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
     """Return kind, type and shape of one value of the arguments or scratch hook."""
-    if isinstance(getattr(value, "array", value), BFloat16):
-        return argument_of(kernel, name, value)[0]
+    if isinstance(value, Out):
+        shape = tuple(int(extent) for extent in np.atleast_1d(value.shape))
+        is_bits = isinstance(value.dtype, str) and value.dtype == _BFLOAT16
+        dtype = np.dtype(np.uint16 if is_bits else value.dtype)
+        return Argument(name, "out", dtype.str, shape, bits_of=_BFLOAT16 if is_bits else "")
+    content = _content(value)
+    if isinstance(content, BFloat16):
+        kind, bits = "inout" if isinstance(value, InOut) else "input", content.bits
+        return Argument(name, kind, bits.dtype.str, bits.shape, bits_of=_BFLOAT16)
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
-            array = np.asarray(value.array)
+            array = np.asarray(content)
             return Argument(name, kind, array.dtype.str, array.shape)
     if isinstance(value, np.ndarray) and value.shape != ():
         return Argument(name, "input", value.dtype.str, value.shape)
-    return argument_of(kernel, name, value)[0]
-
-
-def stored_type(dtype: Any) -> tuple[np.dtype[Any], str]:
-    """Return the type of stored elements, and `Argument.bits_of`."""
-    is_bits = isinstance(dtype, str) and dtype == _BFLOAT16
-    return (np.dtype(np.uint16), _BFLOAT16) if is_bits else (np.dtype(dtype), "")
+    return _scalar(kernel, name, value)
 
 
 def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
     """Return the argument for a value of the arguments hook, and its array or None."""
-    if isinstance(value, Out):
-        shape = tuple(int(n) for n in np.atleast_1d(value.shape))
-        dtype, bits_of = stored_type(value.dtype)
-        return Argument(name, "out", dtype.str, shape, bits_of=bits_of), None
-    if isinstance(value, BFloat16) or isinstance(getattr(value, "array", None), BFloat16):
-        bits = value.bits if isinstance(value, BFloat16) else value.array.bits
-        kind = "inout" if isinstance(value, InOut) else "input"
-        return Argument(name, kind, bits.dtype.str, bits.shape, bits_of=_BFLOAT16), bits
-    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
-        if isinstance(value, wrapper):
-            array = np.ascontiguousarray(value.array)
-            return Argument(name, kind, array.dtype.str, array.shape), array
-    if isinstance(value, np.ndarray) and value.shape != ():
-        array = np.ascontiguousarray(value)
-        return Argument(name, "input", array.dtype.str, array.shape), array
-    return _scalar(kernel, name, value), None
+    argument, content = declared_argument(kernel, name, value), _content(value)
+    if argument.kind in ("out", "scalar"):
+        return argument, None
+    if isinstance(content, BFloat16):
+        return argument, content.bits
+    array = np.ascontiguousarray(content)
+    return replace(argument, shape=array.shape), array
+
+
+def _content(value: Any) -> Any:
+    return value.array if isinstance(value, InOut | Constant) else value
 
 
 def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
@@ -144,18 +140,18 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
 
 
 def offsets_of(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
-    """Return the offsets of arrays that the layout fields of a kernel name; SpecError if one is unknown."""
+    """Return the offset of each array that a layout field names; SpecError if the array is unknown."""
     kinds = np.ndarray | Out | InOut | BFloat16
-    arrays = [n for n, v in declared.items() if isinstance(v, kinds)]
+    arrays = [name for name, value in declared.items() if isinstance(value, kinds)]
     offsets = {}
-    for placed in kernel.layout:
-        name = placed.removeprefix(OFFSET)
-        if name != placed:
+    for layout_field in kernel.layout:
+        name = layout_field.removeprefix(OFFSET)
+        if name != layout_field:
             if name not in arrays:
                 raise kernel.error(
-                    f"layout field {placed}: {unknown('array argument', name, arrays)}"
+                    f"layout field {layout_field}: {unknown('array argument', name, arrays)}"
                 )
-            offsets[name] = int(kernel.filled(problem)[placed])
+            offsets[name] = int(kernel.filled(problem)[layout_field])
     return offsets
 
 
@@ -171,6 +167,6 @@ def check_array(kernel: Kernel, argument: Argument, dtype: np.dtype[Any]) -> Non
         )
     if dtype.kind == "V" and dtype.names is None:
         raise kernel.error(
-            f"arguments: {name} is {dtype}, which is not stored; pass its bits, as "
+            f"arguments: {name} is {dtype}, which data sets cannot store; pass its bits, as "
             f"{name}.view(np.uint{8 * dtype.itemsize})"
         )

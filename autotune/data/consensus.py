@@ -18,52 +18,60 @@ from autotune.files import write_atomically
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
-#: End of the names of files that hold a configuration's results.
+#: Suffix of the files that hold a configuration's results.
 _RESULT = ".result.npy"
 
 
 def with_results(
     kernel: Kernel, problem: Problem, datasets: Sequence[Dataset], folder: Path
 ) -> tuple[Dataset, ...]:
-    """Return data sets that expect the results of a configuration; their files are made in ``folder``.
+    """Return data sets whose expected outputs are a configuration's results; write them to ``folder``.
 
-    An `InOut` without results must stay as it is. One bound serves all elements of an output: 0 if all
-    exact results are integers.
+    An `InOut` argument without a result must not change. All elements of an output have the same bound:
+    0 if its results on the exact data are integers.
     """
-    first, made, declared = datasets[0], list[Dataset](), kernel.tolerance_of(problem)
-    inputs = max((o.count for o in first.arguments if o.kind != "out"), default=1)
-    outputs = [o for o in first.arguments if o.kind in ("out", "inout")]
+    arguments, claimed = datasets[0].arguments, list[Dataset]()
+    tolerance_of_kernel = kernel.tolerance_of(problem)
+    inputs = max((argument.count for argument in arguments if argument.kind != "out"), default=1)
+    outputs = [argument for argument in arguments if argument.kind in ("out", "inout")]
     changed = {name for dataset in datasets for name in dataset.bounds}
-    changed |= {o.name for o in outputs if any(folder.glob(f"*/{o.name}{_RESULT}"))}
+    changed |= {output.name for output in outputs if any(folder.glob(f"*/{output.name}{_RESULT}"))}
     for dataset in datasets:
         if dataset.bounds:
-            made.append(dataset)
+            claimed.append(dataset)
             continue
         here, bounds = folder / dataset.name, dict[str, float]()
-        for name in (o.name for o in dataset.arguments if o.kind not in ("out", "scalar")):
-            (here / f"{name}.npy").symlink_to(dataset.folder / f"{name}.npy")
-        for output in (o for o in outputs if o.name in changed or not changed):
-            stored, dtype = _claimed(here, output), output.number
-            is_known = made and output.name in made[0].bounds
-            exact = made[0].expected(output.name) if is_known else None
-            if dtype.kind not in "fc" or (not made and _is_whole(stored, output.info)):
+        for argument in dataset.arguments:
+            if argument.kind not in ("out", "scalar"):
+                file = f"{argument.name}.npy"
+                (here / file).symlink_to(dataset.folder / file)
+        for output in outputs:
+            if changed and output.name not in changed:
+                continue
+            stored, dtype = _stored_as_expected(here, output), output.value_type
+            is_known = claimed and output.name in claimed[0].bounds
+            exact = claimed[0].expected(output.name) if is_known else None
+            if dtype.kind not in "fc" or (not claimed and _is_whole(stored, output.info)):
                 bounds[output.name] = 0.0
-            elif declared is not None:
-                bounds[output.name] = declared
+            elif tolerance_of_kernel is not None:
+                bounds[output.name] = tolerance_of_kernel
             else:
                 exact_scale = None if exact is None else tolerance.largest(tolerance.parts(exact))
                 scale, terms = tolerance.largest(tolerance.parts(stored)), inputs / output.count
                 bounds[output.name] = tolerance.common_bound(output.info, scale, exact_scale, terms)
-        made.append(replace(dataset, folder=here, bounds=bounds))
-    return tuple(made)
+        claimed.append(replace(dataset, folder=here, bounds=bounds))
+    return tuple(claimed)
 
 
-def _claimed(folder: Path, output: Argument) -> NDArray[Any]:
-    """Make the result file the expected output; if there is none, the input; halves become float32."""
+def _stored_as_expected(folder: Path, output: Argument) -> NDArray[Any]:
+    """Store the result of an output as its expected values, or its input if there is no result.
+
+    Values of half precision are stored as float32.
+    """
     result, expected = (folder / f"{output.name}{end}" for end in (_RESULT, ".expected.npy"))
     if not result.exists():
         result.symlink_to(f"{output.name}.npy")
-    if output.bits_of or (output.number.kind == "f" and output.number.itemsize == 2):
+    if output.bits_of or (output.value_type.kind == "f" and output.value_type.itemsize == 2):
         values = mapped(result)
         values = widened_bfloat16(values) if output.bits_of else converted(values, np.float32)
         np.save(expected, values)
@@ -89,7 +97,7 @@ def _is_whole(values: NDArray[Any], info: Any) -> bool:
 def keep_expected(
     datasets: Sequence[Dataset], claimed: Sequence[Dataset], agreed: int
 ) -> tuple[Dataset, ...]:
-    """Move the expected outputs of ``claimed`` into the data sets of the cache, and return those.
+    """Move the expected outputs of ``claimed`` into the data sets of the cache; return these data sets.
 
     ``agreed`` is the number of configurations that agree on them.
     """

@@ -1,7 +1,7 @@
 """The data sets of a problem, in files that every process can map.
 
 The *exact* data set holds small nonzero integers. Partial sums are then integers that the output's type
-represents, so results are compared bit for bit and one lost or doubled element shows. The *random* data set
+represents. Results are compared bit for bit, and one lost or doubled element shows. The *random* data set
 holds normal deviates; results are compared within the kernel's tolerance.
 """
 
@@ -29,7 +29,7 @@ from autotune.values import Problem
 
 EXACT, RANDOM = "exact", "random"
 MANIFEST = "manifest.msgpack"
-#: Bumped when the stored form, or the numbers of a key, change; part of every data set's key.
+#: Version of the stored form and of the drawn numbers, part of every key; raise it if either changes.
 _VERSION = 13
 
 
@@ -43,9 +43,9 @@ class Dataset:
     #: Largest absolute error allowed, by output; 0 means bit for bit. An `InOut` without a bound must not change.
     bounds: dict[str, float]
     seed: int = 0
-    #: Outputs with a bound for each element; `bounds` then has the largest of them.
+    #: Outputs with a bound for each element; `bounds` then has the largest bound.
     by_element: tuple[str, ...] = ()
-    #: Time it took to make the data set, most of it the reference; 0 if another machine makes it.
+    #: Seconds to make the data set, mostly for the reference; 0 if another machine makes it.
     seconds: float = field(default=0.0, compare=False)
     #: Number of configurations that agree on the expected outputs; 0 if a reference gives them.
     agreed: int = 0
@@ -70,7 +70,7 @@ class Dataset:
         return mapped(self.folder / f"{name}.expected.npy")
 
     def element_bounds(self, name: str) -> NDArray[Any] | None:
-        """Map the bounds of an output's elements, two for a complex one; None if one bound serves all."""
+        """Map the bound of each element (two for a complex one); None if all have the same bound."""
         return mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
 
 
@@ -94,13 +94,13 @@ def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
-    """Map the array of a file; ``c`` lets this process change its own copy, None reads it into memory."""
+    """Map the array of a file; ``c`` lets this process change a private copy, None reads it into memory."""
     array: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
     return array
 
 
 def encoded_manifest(dataset: Dataset) -> bytes:
-    """Return the contents of `MANIFEST`, the file that is written last and makes a data set complete."""
+    """Return the contents of `MANIFEST`; this file is written last and makes a data set complete."""
     manifest = _Manifest(
         dataset.arguments, dataset.bounds, dataset.by_element, dataset.seconds, dataset.agreed
     )
@@ -121,8 +121,8 @@ def refuse_foreign_data(folder: Path) -> None:
     """Raise AutotuneError if another user may have written the expected outputs in a folder."""
     if foreign := fault_of(folder if folder.exists() else folder.parent):
         raise AutotuneError(
-            f"{foreign.place}: {foreign.reason}, and references are kept there; name a folder of your "
-            f"own by AUTOTUNE_CACHE_DIR, or trust this by {TRUST}"
+            f"{foreign.place}: {foreign.reason}, and references are kept there; set AUTOTUNE_CACHE_DIR to "
+            f"a folder of your own, or trust this folder with {TRUST}"
         )
 
 
@@ -140,15 +140,21 @@ def read_dataset(folder: Path, which: str, seed: int) -> Dataset | None:
     """Read a data set; return None if a file is absent or truncated."""
     try:
         manifest = (folder / MANIFEST).read_bytes()
-        made = msgspec.msgpack.decode(manifest, type=_Manifest)
-        arguments, bounds, by_element = made.arguments, made.bounds, made.by_element
+        stored = msgspec.msgpack.decode(manifest, type=_Manifest)
         dataset = Dataset(
-            which, folder, arguments, bounds, seed, by_element, made.seconds, made.agreed
+            which,
+            folder,
+            stored.arguments,
+            stored.bounds,
+            seed,
+            stored.by_element,
+            stored.seconds,
+            stored.agreed,
         )
-        for argument in arguments:
+        for argument in stored.arguments:
             if argument.kind in ("input", "inout", "constant"):
                 dataset.array(argument.name)
-        for name in bounds:
+        for name in stored.bounds:
             dataset.expected(name)
             dataset.element_bounds(name)
     except (OSError, EOFError, ValueError):

@@ -1,4 +1,4 @@
-"""The random generator for the inputs of a kernel, and arrays that are declared without being drawn."""
+"""The random generator for the inputs of a kernel, and a generator that only declares arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from autotune.arrays import in_pieces
 
-#: Size as NumPy takes it; None is one number.
+#: Size as NumPy defines it; None means one number.
 Size: TypeAlias = int | tuple[int, ...] | None
 #: A function that draws the given count of numbers from a generator.
 _Source: TypeAlias = Callable[[np.random.Generator, int], NDArray[Any]]
@@ -61,7 +61,7 @@ class Draw(np.random.Generator):
             return super().uniform(low, high, size).astype(dtype)
         least, bound = float(low), float(high)
         if not 0 <= bound - least < math.inf:
-            raise ValueError(f"uniform: there are no numbers from {least} to below {bound}")
+            raise ValueError(f"uniform: no numbers are in [{least}, {bound})")
         wide, few = _drawn_as(dtype), _few(_between(least, bound), dtype)
         # Rounding may reach the bound.
         last = np.nextafter(*np.array([bound, least], dtype))
@@ -88,7 +88,7 @@ class Draw(np.random.Generator):
         return super().integers(low, high, size, dtype, endpoint)
 
     def _filled(self, size: Size, dtype: DTypeLike, draw: _Source) -> Any:
-        """Draw each piece of a new array with its own generator; return a number if there is no size."""
+        """Draw each piece of a new array with its own generator; without a size return a number."""
         result: NDArray[Any] = np.empty(() if size is None else size, dtype)
         flat, array = result.reshape(-1), self._arrays
         self._arrays += 1
@@ -107,7 +107,7 @@ def _drawn_as(dtype: DTypeLike) -> type[np.float32 | np.float64]:
 
 
 def _few(values: Sequence[float], dtype: DTypeLike) -> _Source:
-    """Return a source that draws from up to four values: each byte picks a row of four of them."""
+    """Return a source of up to four values; each random byte selects a row of four."""
     four = np.resize(np.array(values, dtype), 4)
     rows = four[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3]
     return lambda source, n: rows[source.integers(0, 256, -(-n // 4), np.uint8)].reshape(-1)[:n]
@@ -124,10 +124,10 @@ def _between(low: float, high: float) -> list[float]:
 
 
 class DeclaredShapes(Draw):
-    """A generator whose arrays have the asked shape and type, but share one element.
+    """A generator whose arrays have the requested shape and type, but one shared element.
 
     The arguments hook of a kernel then declares its arrays without the cost of drawing them. The hook
-    may write into them. ``number`` is added to every value, so that drawn scalars can be told from fixed ones.
+    may write into them. ``number`` is added to every value: a scalar that changes with it is drawn.
     """
 
     def __init__(self, number: int = 0) -> None:

@@ -37,14 +37,16 @@ from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem, size_of
 
-#: Seed of the data set that shows whether outputs are exact, and the least size of its problem.
-_PROBE_SEED, _PROBE_SIZE = 0, 65
+#: Seed of the data set that shows whether outputs are exact.
+_PROBE_SEED = 0
+#: Least size of its problem in elements.
+_MIN_PROBE_SIZE = 65
 
 
 def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
     """Read the `EXACT` or `RANDOM` data set of a problem from the cache, or make it.
 
-    Without a reference it has no expected outputs and bounds until configurations agree on them.
+    Without a reference the data set has no expected outputs or bounds until configurations agree on them.
     """
     key = dataset_key(kernel, problem, which, seed)
     folder, failure = dataset_folder(key), "they cannot be read back"
@@ -58,7 +60,7 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
     cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
-            _make(kernel, problem, which, int(key[:32], 16), Path(scratch), probe)
+            _write_dataset(kernel, problem, which, int(key[:32], 16), Path(scratch), probe)
             if is_damaged:
                 shutil.rmtree(folder, ignore_errors=True)
             Path(scratch).rename(folder)
@@ -76,29 +78,30 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
 def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset | None:
     """Return the exact data set that shows whether each output is computed without rounding.
 
-    For random data it is that of the same problem. For exact data it is that of the smallest declared
-    problem with at least `_PROBE_SIZE` elements, because a mean of 64 integers is exact by chance. None if
-    the data set is its own probe, or a declared tolerance or a missing reference makes a probe useless.
+    The probe of random data belongs to the same problem. The probe of exact data belongs to the smallest
+    declared problem with at least `_MIN_PROBE_SIZE` elements, because a mean of 64 integers is exact by
+    chance. Return None if the data set is its own probe, if a tolerance is declared, or without a reference.
     """
     if "reference" not in kernel.hooks:
         return None
     if which == RANDOM:
         is_declared = kernel.tolerance_of(problem) is not None
         return None if is_declared else prepare_dataset(kernel, problem, EXACT, _PROBE_SEED)
-    large = (known for known in kernel.all_problems() if size_of(known) >= _PROBE_SIZE)
+    large = (known for known in kernel.all_problems() if size_of(known) >= _MIN_PROBE_SIZE)
     smallest = kernel.normal(min(large, key=size_of, default=problem))
     if (smallest, seed) == (kernel.normal(problem), _PROBE_SEED):
         return None
-    with suppress(SpecError):  # the kernel's functions refuse it
+    with suppress(SpecError):  # the kernel's functions refuse this problem
         return prepare_dataset(kernel, smallest, EXACT, _PROBE_SEED)
     return None
 
 
-def _make(
+def _write_dataset(
     kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, probe: Dataset | None
 ) -> None:
     """Write a data set to a folder; ``probe`` shows which outputs are exact."""
-    begin_s, kernel = (time.perf_counter(), time.process_time()), kernel.of_problem(problem)
+    wall_begin_s, cpu_begin_s = time.perf_counter(), time.process_time()
+    kernel = kernel.of_problem(problem)
     arguments, arrays = _drawn_arguments(kernel, problem, Draw(which == EXACT, key))
     save_arrays(folder, arrays)
     expected = expected_outputs(kernel, arguments, arrays)
@@ -107,9 +110,11 @@ def _make(
     bounds, is_held = dict[str, float](), dict[str, bool]()
     for name in list(expected):
         wide = expected.pop(name)
-        # Exact data may have no finite value: all are integers, some of them negative.
+        # A reference may have no finite value on exact data, for example a logarithm of negative integers.
         if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
-            raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
+            raise kernel.error(
+                f"reference: no value of {name} is finite, so nothing can be compared"
+            )
         bounds[name] = 0.0
         stored, held = stored_values(wide, outputs[name])
         del wide
@@ -118,8 +123,8 @@ def _make(
             is_held[name] = held
     made = Dataset(which, folder, tuple(arguments), bounds)
     by_element = _set_bounds(kernel, problem, made, is_held, probe, key)
-    # The smaller one: wall time counts other programs, CPU time counts every core.
-    seconds = min(time.perf_counter() - begin_s[0], time.process_time() - begin_s[1])
+    # The smaller time: wall time includes other programs, CPU time adds up all cores.
+    seconds = min(time.perf_counter() - wall_begin_s, time.process_time() - cpu_begin_s)
     made = replace(made, by_element=tuple(by_element), seconds=seconds)
     (folder / MANIFEST).write_bytes(encoded_manifest(made))
 
@@ -155,9 +160,9 @@ def _set_bounds(
     probe: Dataset | None,
     key: int,
 ) -> list[str]:
-    """Set the bounds of outputs; write the bounds of single elements, and return the outputs with those.
+    """Set the bounds of all outputs, and write element bounds; return the outputs that have element bounds.
 
-    ``is_held`` is true for outputs whose type holds all expected values.
+    ``is_held`` tells for each output whether its type holds all expected values.
     """
     is_exact, declared, bounds = made.name == EXACT, kernel.tolerance_of(problem), made.bounds
     exact = [name for name, held in is_held.items() if held or not is_exact]
@@ -173,12 +178,19 @@ def _set_bounds(
     if declared is not None:
         bounds.update(dict.fromkeys(others if is_exact else is_held, declared))
         return []
-    inputs = max((o.count for o in made.arguments if o.kind not in ("out", "scalar")), default=1)
+    inputs = max(
+        (argument.count for argument in made.arguments if argument.kind not in ("out", "scalar")),
+        default=1,
+    )
     wide = dict[str, NDArray[Any]]()
     if probe and not is_exact:
         maps = evaluations.maps(exact)
         others += maps
-        for output in (o for o in made.arguments if o.name in exact and o.name not in maps):
+        for output in (
+            argument
+            for argument in made.arguments
+            if argument.name in exact and argument.name not in maps
+        ):
             name, info, values = output.name, output.info, evaluations.expected[output.name]
             exact_scale = tolerance.largest(tolerance.parts(probe.expected(name)))
             terms, error = inputs / output.count, errors.get(name, 0.0)

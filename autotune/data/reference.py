@@ -23,8 +23,8 @@ def expected_outputs(
 ) -> dict[str, NDArray[Any]]:
     """Call the reference with float64 or float32 arrays, and return the expected values of every output.
 
-    They are float64 or complex128, or integers and bools in the output's type. They may be views. Without
-    a reference the result is empty.
+    The values are float64 or complex128, or integers and bools in the output's type, and may be views.
+    Without a reference the result is empty.
     """
     outputs = {
         argument.name: argument for argument in arguments if argument.kind in ("out", "inout")
@@ -33,23 +33,25 @@ def expected_outputs(
         raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
     if "reference" not in kernel.hooks:
         return {}
-    scalars = {a.name: a.scalar.item() for a in arguments if a.kind == "scalar"}
-    bits = {a.name for a in arguments if a.bits_of}
+    scalars = {
+        argument.name: argument.scalar.item() for argument in arguments if argument.kind == "scalar"
+    }
+    bits = {argument.name for argument in arguments if argument.bits_of}
     available: dict[str, Any] = {
         **{n: widened_bfloat16(v) if _is_bits(v, n in bits) else v for n, v in arrays.items()},
         **scalars,
     }
     reference = kernel.hook("reference")
-    wanted = inspect.signature(reference).parameters
-    given = {
+    parameters = inspect.signature(reference).parameters
+    passed = {
         name: converted(value, _wide(value.dtype, is_single))
         if isinstance(value, np.ndarray)
         else value
         for name, value in available.items()
-        if name in wanted
+        if name in parameters
     }
     with np.errstate(all="ignore"):
-        result = kernel.guarded("reference", reference, **given)
+        result = kernel.guarded("reference", reference, **passed)
     if result is None:
         raise kernel.error("reference: returned nothing; return the expected output")
     by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
@@ -64,22 +66,22 @@ def expected_outputs(
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
-        expected[name] = _typed(kernel, name, values.reshape(output.shape), output.number)
+        expected[name] = _typed(kernel, name, values.reshape(output.shape), output.value_type)
     return expected
 
 
 def _is_bits(array: NDArray[Any], is_bfloat16: bool) -> bool:
-    """Return whether an array holds bits: changed inputs of another evaluation hold values."""
+    """Return whether an array holds bits; changed inputs of later evaluations hold values instead."""
     return is_bfloat16 and array.dtype == np.uint16
 
 
 def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the expected values in the type of the comparison; SpecError if more than rounding changes them."""
+    """Convert expected values to the type of the comparison; SpecError if more than rounding changes them."""
     wide = _wide(dtype)
     if values.dtype.kind not in ("biufc" if wide.kind == "c" else "biuf"):
         raise kernel.error(
             f"reference: {name} is {values.dtype}, arguments declare {dtype}; return numbers, "
-            f"for a real output {name}.real"
+            f"or {name}.real for a real output"
         )
     if wide.kind in "fc":
         return np.asarray(values, wide)
@@ -97,7 +99,7 @@ def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]
 
 def stored_values(expected: NDArray[Any], output: Argument) -> tuple[NDArray[Any], bool]:
     """Return the values to store, and whether the output's type holds all of them exactly."""
-    dtype = output.number
+    dtype = output.value_type
     if dtype.kind not in "fc":
         return expected, True
     flat, info = expected, np.finfo(dtype)
@@ -124,9 +126,11 @@ def reevaluated(
 ) -> dict[str, NDArray[Any]]:
     """Return the expected outputs of a data set with some inputs changed."""
     kept = {
-        o.name: mapped(dataset.folder / f"{o.name}.npy", "c" if o.count else None)
-        for o in dataset.arguments
-        if o.kind in ("input", "inout", "constant") and o.name not in changed
+        argument.name: mapped(
+            dataset.folder / f"{argument.name}.npy", "c" if argument.count else None
+        )
+        for argument in dataset.arguments
+        if argument.kind in ("input", "inout", "constant") and argument.name not in changed
     }
     arrays = {**kept, **changed}
     return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)

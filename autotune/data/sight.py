@@ -1,7 +1,7 @@
-"""A proof that verification notices missing inputs: it changes an input slightly, and a data set must refuse.
+"""Proves that verification notices a missing input: a data set must refuse the results of changed inputs.
 
-If the reference changes, but every output stays within its bound, a kernel could leave the element out, or a
-number such as the eps of a norm. Changes without an effect on the reference prove nothing.
+If the reference changes but every output stays within its bound, a kernel could omit the element, or a
+number such as the eps of a norm. A change without an effect on the reference proves nothing.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from autotune.kernel.spec import Kernel
 from autotune.values import Problem, size_of
 
 _FILE = "unseen.msgpack"
-#: Elements at each place of an input. The one of median size is changed, because an element near 0 may be
-#: missing unnoticed. A problem whose inputs have fewer elements is too small to prove anything.
+#: Elements of an input among which the element of median size is changed: an element near 0 may be missing
+#: unnoticed. A problem whose inputs have fewer elements is too small to prove anything.
 _BLOCK = 16
-#: Elements that are tried one after the other in a data set that shows no effect of the first.
-_STEPS = 8
+#: Most elements to change, one after the other, until one has an effect in a data set.
+_MAX_STEPS = 8
 #: Seconds after which no further change is tried.
-_SECONDS = 3.0
-#: Change of the reference, as a share of its largest value, that may be its own rounding.
+_MAX_SECONDS = 3.0
+#: Largest change of the reference that may be its own rounding, as a share of its largest value.
 _ROUNDING = 2.0**-40
-#: Rounding errors of an element up to which its change does not count as an effect.
+#: An element is affected if it changes by more than this number of its rounding errors.
 _NOTABLE = 16
 
 #: A change of an input: its text, and a function that changes the row of elements in place. The function's
-#: number moves the change that many elements on.
+#: second argument shifts the change by that number of elements.
 _Change: TypeAlias = tuple[str, Callable[[NDArray[Any], int], None]]
 
 
@@ -53,8 +53,9 @@ class Unseen:
     output: str
     #: ``elsewhere `` if the change shows in the most affected element, but in no other.
     where: str
-    #: Change of the output at the element nearest to its bound, and that bound; 0 for a number that is 0 or 1.
+    #: Change of the output at the element nearest to its bound; 0 for a number that is 0 or 1.
     error: float = 0.0
+    #: Bound of that element.
     bound: float = 0.0
 
     def __str__(self) -> str:
@@ -101,11 +102,11 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.msgpack.decode(file.read_bytes(), type=tuple[Unseen, ...])
     found, kernel = dict[str, Unseen](), kernel.of_problem(problem)
-    until = time.monotonic() + _SECONDS
+    end_s = time.monotonic() + _MAX_SECONDS
     for argument, changes in _trials(datasets[0]):
         if missed := _missed(kernel, datasets, argument.name, changes):
             found.setdefault(argument.name, missed)
-        if time.monotonic() > until:
+        if time.monotonic() > end_s:
             break
     found |= {missed.argument: missed for missed in (*_lost(datasets), *_neutral(kernel, datasets))}
     with suppress(OSError):
@@ -114,40 +115,49 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
 
 
 def _lost(datasets: list[Dataset]) -> Iterator[Unseen]:
-    """Yield outputs that are within their bounds of 0 everywhere."""
+    """Yield the outputs for which a kernel could write 0 everywhere."""
     for name in datasets[0].bounds:
-        nothing = [{name: np.zeros_like(dataset.expected(name))} for dataset in datasets]
+        results = [{name: np.zeros_like(dataset.expected(name))} for dataset in datasets]
         nearest = max(
-            _effects(dataset, zeros)[0] for dataset, zeros in zip(datasets, nothing, strict=True)
+            _effects(dataset, zeros)[0] for dataset, zeros in zip(datasets, results, strict=True)
         )
         if 0 < nearest.share <= 1:
             yield Unseen(name, f"{name} = 0", name, "", nearest.error, nearest.bound)
 
 
 def _neutral(kernel: Kernel, datasets: list[Dataset]) -> Iterator[Unseen]:
-    """Yield floating-point numbers that matter, but are 0 or 1, so that a sum or product may omit them."""
+    """Yield floating-point scalars that have an effect, but are 0 or 1: a sum or product may omit them."""
 
-    def other(row: NDArray[Any], _: int) -> None:
+    def increase(row: NDArray[Any], _: int) -> None:
         row += 1.5
 
     for argument in datasets[0].arguments:
         if argument.kind != "scalar" or np.dtype(argument.dtype).kind != "f":
             continue
-        values = {float(o.scalar) for d in datasets for o in d.arguments if o.name == argument.name}
+        values = {
+            float(other.scalar)
+            for dataset in datasets
+            for other in dataset.arguments
+            if other.name == argument.name
+        }
         if not values <= {0.0, 1.0} or len(values) > 1:
             continue
-        with suppress(SpecError):  # the reference does not allow it
+        with suppress(SpecError):  # the reference refuses the change
             effect, _ = _effects(
-                datasets[0], _results(kernel, datasets[0], argument.name, other, 0)
+                datasets[0], _results(kernel, datasets[0], argument.name, increase, 0)
             )
             if effect.share:
-                is_what = f"{argument.name} is {values.pop():g}"
-                yield Unseen(argument.name, is_what, effect.output, "")
+                constant = f"{argument.name} is {values.pop():g}"
+                yield Unseen(argument.name, constant, effect.output, "")
 
 
 def _inputs(dataset: Dataset) -> list[Argument]:
     kinds = ("input", "inout", "constant")
-    return [o for o in dataset.arguments if o.kind in kinds and o.number.kind in "fciu"]
+    return [
+        argument
+        for argument in dataset.arguments
+        if argument.kind in kinds and argument.value_type.kind in "fciu"
+    ]
 
 
 def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
@@ -196,22 +206,22 @@ def _missed(
 ) -> Unseen | None:
     """Return the first change with an effect on the reference that no data set refuses.
 
-    A change may have an effect in one data set only, as below a threshold. In the other one the next
-    elements are tried.
+    A change may have an effect in only one data set, for example below a threshold. The next elements are
+    then changed in the other data set.
     """
     for text, change in changes:
         nearest, others = _Effect(), _Effect()
         for dataset in datasets:
-            for step in range(_STEPS if nearest.share else 1):
+            for step in range(_MAX_STEPS if nearest.share else 1):
                 here, there = _Effect(), _Effect()
-                with suppress(SpecError):  # the reference does not allow it
+                with suppress(SpecError):  # the reference refuses the change
                     here, there = _effects(dataset, _results(kernel, dataset, name, change, step))
                 nearest, others = max(nearest, here), max(others, there)
                 if here.share:
                     break
             if min(nearest.share, others.share) > 1:
                 break
-        missed = next((e for e in (nearest, others) if 0 < e.share <= 1), None)
+        missed = next((effect for effect in (nearest, others) if 0 < effect.share <= 1), None)
         if missed:
             where = "" if missed is nearest else "elsewhere "
             return Unseen(name, text, missed.output, where, missed.error, missed.bound)
@@ -240,7 +250,7 @@ def _results(
 
 
 def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Effect, _Effect]:
-    """Return the effect with the largest share of its bound, and the largest on any other element.
+    """Return the effect with the largest share of its bound, and the largest effect on any other element.
 
     An element of a softmax shows in its own result, though its share of the sum may not show in others.
     Other elements count if they change by more than their rounding.

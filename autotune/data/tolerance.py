@@ -20,42 +20,53 @@ from autotune.arrays import converted, in_pieces
 #: Evaluations of the reference on changed inputs. With 7 the smallest estimate among a million elements
 #: is a tenth of the truth, with half as many a fortieth.
 EVALUATIONS = 7
-#: Fewest evaluations, and the time in seconds after which no more begin.
-FEWEST, LONGEST_S = 3, 30.0
+#: Fewest evaluations.
+MIN_EVALUATIONS = 3
+#: Seconds after which no further evaluation begins.
+MAX_EVALUATIONS_S = 30.0
 #: Relative change of each input: a rounding error of float32. It serves float64 references too, because
 #: smaller steps drown in the rounding of the reference.
 STEP = 2.0**-24
 #: Rounding errors of each input that a result may carry. Correct kernels need up to 2,700 (a sum of 4096
 #: positive terms, one by one), wrong ones 25,000 and more.
 _AMPLIFICATION = 8192
-#: The same for an element that depends on few inputs. `strike` finds those: it changes one input in
-#: `_ONE_IN` by `_STRIKING_STEP`. A result of 100 inputs or more changes almost surely. If at most the share
-#: `_BY_CHANCE` of all elements changes, all of them depend on few inputs.
+#: The same for an element that depends on few inputs, as `strike` shows.
 _AMPLIFICATION_OF_FEW = 128
-_ONE_IN, _STRIKING_STEP, _BY_CHANCE = 8, 2.0**-6, 0.25
+#: `strike` changes one input in this number. A result of 100 inputs or more then changes almost surely.
+_STRIKE_EVERY = 8
+#: Relative change of an input by `strike`.
+_STRIKE_STEP = 2.0**-6
+#: If at most this share of an output's elements changes after `strike`, each depends on one or two inputs.
+_MAP_SHARE = 0.25
 #: Errors of the reference in float32 that a result may have: in 1 - cos(x) the difference is exact and the
-#: cosine is not. `IN_SINGLE` evaluations find that error; its median replaces an error that is small by
-#: chance. Float64 values below `_HELD_IN_SINGLE` are left out, because float32 hardly holds them.
-_OF_REFERENCE, IN_SINGLE = 48, 4
-_HELD_IN_SINGLE = 2.0**-100
-#: Factor of that error for exact data: their few different values have sums that are rounded alike.
-_ALIKE = 8
-#: Rounding errors of the result itself, in addition to the one of the output's type.
-_OWN = 4
+#: cosine is not.
+_REFERENCE_ERRORS = 48
+#: Evaluations in float32 that find this error. Its median replaces an error that is small by chance.
+SINGLE_EVALUATIONS = 4
+#: Smaller float64 values do not count for this error, because float32 hardly holds them.
+_MIN_IN_SINGLE = 2.0**-100
+#: Factor of this error for exact data: their few different values have sums with equal rounding errors.
+_EXACT_DATA_FACTOR = 8
+#: Rounding errors of the result itself, in addition to the rounding to the output's type.
+_RESULT_ROUNDINGS = 4
 #: Rounding errors of the median sensitivity, the least bound: 1 + exp(x) is rounded although the result hardly
-#: depends on x. At most the share `_SMALL` of the elements may be smaller than that bound, so that small
-#: elements show among large ones, unless they are smaller than their own errors.
-_TYPICAL, _SMALL = 32, 1 / 16
-#: Rounding errors of the largest value, if one bound serves all elements.
-_ROUNDINGS, _ROUNDINGS_OF_HALF = 64, 4
-#: The same in rounding errors of float32, for sums of a half precision output: tensor cores truncate and
-#: are off by 54 after 4096 terms (hgemm on an H100).
+#: depends on x.
+_MEDIAN_ROUNDINGS = 32
+#: Largest share of the elements that may be smaller than the least bound, unless they are smaller than their
+#: own errors. Errors of small elements then show among large elements.
+_SMALL_SHARE = 1 / 16
+#: Rounding errors of the largest value, if all elements have the same bound.
+_ROUNDINGS = 64
+#: The same for an output of 16 bits.
+_ROUNDINGS_OF_HALF = 4
+#: Rounding errors of float32 for the sums of a half precision output: tensor cores truncate and are off by 54
+#: after 4096 terms (hgemm on an H100).
 _ROUNDINGS_OF_SUMS = 256
-#: Sums of more terms per output than the square of this may be off by more.
-_SHORT = 64
-#: Elements from which medians are taken.
+#: Square root of the terms of a sum from which its bound grows with the square root of the terms.
+_ROOT_OF_TERMS = 64
+#: Most elements from which a median is computed.
 _SAMPLE = 1 << 20
-#: A change of numbers in place, with a generator.
+#: A function that changes numbers in place, with a generator.
 Change: TypeAlias = Callable[[NDArray[Any], np.random.Generator], None]
 
 
@@ -83,18 +94,18 @@ def common_bound(
     info
         Limits of the output's type; see `numpy.finfo`.
     scale, exact_scale
-        Largest values of the data set and of the exact one. A single random sum may be near 0 by accident;
-        then the exact one has the scale. None for exact data that the type does not hold.
+        Largest values of the data set and of the exact data set. A single random sum may be near 0 by
+        accident; the exact data then give the scale. None for exact data that the type does not hold.
     terms
         Input elements for each element of the output: one thread may add a million of them.
     in_single
-        Largest error of the reference in float32: values near the root of a polynomial are small, but
-        its terms are not.
+        Largest error of the reference in float32. Near the root of a polynomial the value is small, but
+        the terms and their errors are not.
     """
     if exact_scale is None:
         return _ROUNDINGS * float(info.eps) * max(1.0, scale)
     roundings = _ROUNDINGS_OF_HALF if info.bits == 16 else _ROUNDINGS
-    return _of_scale(info, roundings * float(info.eps), scale, exact_scale, terms, in_single)
+    return _scaled_bound(info, roundings * float(info.eps), scale, exact_scale, terms, in_single)
 
 
 def bounds_of_half(
@@ -106,30 +117,30 @@ def bounds_of_half(
     for the other parameters.
     """
     relative = _ROUNDINGS_OF_SUMS * _arithmetic(info)
-    of_sums = _of_scale(info, relative, largest(expected), exact_scale, terms, in_single)
+    of_sums = _scaled_bound(info, relative, largest(expected), exact_scale, terms, in_single)
     bounds: NDArray[np.float32] = np.abs(expected).astype(np.float32)
-    bounds *= float(info.eps) + _OWN * _arithmetic(info)
+    bounds *= float(info.eps) + _RESULT_ROUNDINGS * _arithmetic(info)
     bounds += of_sums
     bounds[~np.isfinite(bounds)] = 0
     return bounds
 
 
-def _of_scale(
+def _scaled_bound(
     info: Any, relative: float, scale: float, exact_scale: float, terms: float, in_single: float
 ) -> float:
-    """Return the error of results of a scale; see `common_bound`."""
-    scale = max(scale, min(exact_scale, 16 * scale)) * max(1.0, math.sqrt(terms) / _SHORT)
-    return max(relative * scale, _of_reference(info) * in_single) + _least_value(info)
+    """Return the error allowed for results of a scale; see `common_bound`."""
+    scale = max(scale, min(exact_scale, 16 * scale)) * max(1.0, math.sqrt(terms) / _ROOT_OF_TERMS)
+    return max(relative * scale, _reference_factor(info) * in_single) + _least_value(info)
 
 
 def is_map(expected: NDArray[np.floating], struck: NDArray[np.floating] | None) -> bool:
-    """Return whether each element depends on one or two inputs, by the results after `strike`."""
-    return struck is not None and float(np.mean(struck != expected)) <= _BY_CHANCE
+    """Return whether each element depends on one or two inputs, from the results after `strike`."""
+    return struck is not None and float(np.mean(struck != expected)) <= _MAP_SHARE
 
 
 def held_in_single(info: Any) -> float:
-    """Return the least value of an output whose error in float32 is more than the limit of that type."""
-    return _HELD_IN_SINGLE if info.bits == 64 else 0.0
+    """Return the least value of an output for which the error in float32 counts."""
+    return _MIN_IN_SINGLE if info.bits == 64 else 0.0
 
 
 def _arithmetic(info: Any) -> float:
@@ -137,9 +148,9 @@ def _arithmetic(info: Any) -> float:
     return float(np.finfo(np.float64 if info.bits == 64 else np.float32).eps)
 
 
-def _of_reference(info: Any) -> float:
+def _reference_factor(info: Any) -> float:
     """Return the factor from an error of the reference in float32 to the error allowed for an output."""
-    return _OF_REFERENCE * _arithmetic(info) / float(np.finfo(np.float32).eps)
+    return _REFERENCE_ERRORS * _arithmetic(info) / float(np.finfo(np.float32).eps)
 
 
 def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
@@ -149,7 +160,7 @@ def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
 
 
 def scatter(row: NDArray[np.floating], source: np.random.Generator) -> None:
-    """Multiply each number by 1 plus -4 to 4 `STEP`, without 0: float32 rounds these numbers differently."""
+    """Multiply each number by 1 + k `STEP` with k from -4 to 4, not 0: float32 rounds the products differently."""
     steps = (_bytes(row.size, source) >> 5).view(np.int8)
     _scale(row, steps + (steps >> 2) - 4, STEP)
 
@@ -160,10 +171,10 @@ def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
 
 
 def strike(row: NDArray[Any], source: np.random.Generator) -> None:
-    """Change one number in `_ONE_IN` by much more than rounding."""
-    struck = _bytes(row.size, source) < 256 // _ONE_IN
+    """Change one number in `_STRIKE_EVERY` by much more than rounding."""
+    struck = _bytes(row.size, source) < 256 // _STRIKE_EVERY
     if row.dtype.kind == "f":
-        _scale(row, struck, _STRIKING_STEP)
+        _scale(row, struck, _STRIKE_STEP)
     else:
         row ^= struck
 
@@ -173,7 +184,7 @@ def _bytes(count: int, source: np.random.Generator) -> NDArray[np.uint8]:
 
 
 def _scale(row: NDArray[np.floating], steps: NDArray[Any], step: float) -> None:
-    """Multiply each number by 1 + ``steps`` * ``step``; a table of factors takes twice as long."""
+    """Multiply each number by 1 + ``steps`` * ``step``. A table of factors would take twice as long."""
     factors = steps.astype(np.float64)
     factors *= step
     factors += 1
@@ -214,8 +225,8 @@ def add_change(
 ) -> None:
     """Add one evaluation to a root of summed squares, in place.
 
-    Changes that are not finite, and those of elements smaller than ``least``, are left out. ``bits`` is
-    the width of the output's type.
+    Skip changes that are not finite, and elements smaller than ``least``. ``bits`` is the width of the
+    output's type.
     """
 
     def add(_: int, begin: int, end: int) -> None:
@@ -227,7 +238,7 @@ def add_change(
         if bits == 64:
             np.hypot(root, change, out=root)
             return
-        change *= change  # squares of smaller types are float64s
+        change *= change  # float64 holds the squares of smaller types
         root *= root
         root += change
         np.sqrt(root, out=root)
@@ -238,9 +249,9 @@ def add_change(
 
 @dataclass(frozen=True)
 class Responses:
-    """The root mean square changes of an output's elements after changes of inputs; None: not known."""
+    """The root mean square changes of an output's elements after changes of inputs; None if unknown."""
 
-    #: After a change of each number by `STEP`, divided by that step.
+    #: After a change of each number by `STEP`, divided by `STEP`.
     sensitivity: NDArray[np.float64]
     #: When the reference computes in float32, on inputs that `scatter` changed.
     in_single: NDArray[np.float64] | None
@@ -258,18 +269,18 @@ def element_bounds(
 ) -> NDArray[Any]:
     """Return the bound of each element, rounded up: float32, or float64 for a float64 output.
 
-    If some inputs cannot be changed, rounding errors of the largest value are allowed. Exact data get
-    narrow bounds, so that a missing element shows.
+    If some inputs cannot be changed, the bound includes rounding errors of the largest value. Exact data
+    get narrow bounds, so that a missing element shows.
     """
     kind = np.float64 if info.bits == 64 else np.float32
     arithmetic = _arithmetic(info)
-    own, least = float(info.eps) + _OWN * arithmetic, _least_value(info)
-    small = _median(expected, _SMALL) or math.inf
-    floor = arithmetic / 2 * _TYPICAL * _median(responses.sensitivity)
+    own, least = float(info.eps) + _RESULT_ROUNDINGS * arithmetic, _least_value(info)
+    small = _median(expected, _SMALL_SHARE) or math.inf
+    floor = arithmetic / 2 * _MEDIAN_ROUNDINGS * _median(responses.sensitivity)
     of_largest = _ROUNDINGS * arithmetic * largest(expected)
-    struck, in_single, error = responses.struck, responses.in_single, _of_reference(info)
+    struck, in_single, error = responses.struck, responses.in_single, _reference_factor(info)
     if is_exact:
-        error *= _ALIKE
+        error *= _EXACT_DATA_FACTOR
     if in_single is not None:
         some = slice(None, None, expected.size // _SAMPLE | 1)
         smallest = np.abs(expected[some]) <= small
@@ -317,5 +328,5 @@ def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
 
 
 def _least_value(info: Any) -> float:
-    """Return the least normal number, below which devices may write 0; for 16 bits the least subnormal."""
+    """Return the least normal number, because devices may write smaller numbers as 0; subnormal for 16 bits."""
     return float(info.smallest_subnormal if info.bits == 16 else info.smallest_normal)

@@ -1,16 +1,16 @@
-"""Devices, their binaries, and a backend for each kind behind one contract.
+"""Devices and the backends that compile for them and launch on them, behind one contract.
 
 =============== ============================================================
-`device`        a device's identity, limits and clocks
-`base`          the contract of a backend, and compiled sources
+`device`        identity, limits and clocks of a device
+`base`          the contract of a backend; binaries
 `choose`        backends by name, devices by selector
 `cuda_backend`  CUDA devices, and compiling with `nvrtc`; `nvml` reads clocks
-`cuda_executor` launches on a CUDA device; on one `cuda_stream`
+`cuda_executor` launches on a CUDA device, on one `cuda_stream`
 `cuda_timer`    times calls, as a `graph` if possible
 `cuda_memory`   buffers between guard bands, and uploads
 `cuda_checks`   the kernels that compare outputs on the device
-`opencl`        OpenCL
+`opencl`        launches and compiles with OpenCL, on `opencl_devices`
 `sass`          the instructions of a cubin, and `occupancy` of a block
-`host`          outputs compared in the host's memory
+`host`          compares outputs in the host's memory
 =============== ============================================================
 """

@@ -1,7 +1,6 @@
 """The contract of a backend: list devices, compile, and execute launch sequences on one device.
 
-Any process can use a `Backend`. An `Executor` holds a device context, so only the worker process
-makes one.
+Any process can use a `Backend`. Only the worker process makes an `Executor`, which holds a device context.
 """
 
 from __future__ import annotations
@@ -17,25 +16,27 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-#: Bytes before and after every buffer that no kernel may touch. A whole tile or row beyond the end of a
-#: small matrix lies in them.
+#: Bytes before and after every buffer that no kernel may touch. They cover a whole tile or row beyond the end of
+#: a small matrix.
 GUARD_BYTES = 1 << 20
-#: Value of every guard byte: none of `Poison`. It is large, or NaN, in every type (8.4e37 as float, 2.1e9
-#: as integer), so that a read beyond a buffer shows in a sum; a small number would be rounded away.
+#: Value of every guard byte, different from `Poison`. It is large or NaN in every type (8.4e37 as float, 2.1e9
+#: as integer), so that a read beyond a buffer shows in a sum. A small number would be rounded away.
 GUARD_VALUE = 0x7E
-#: Length of a batch of hot calls, and its most calls.
-_BATCH_MS, _BATCH_CALLS = 0.1, 32
+#: Length of a batch of hot calls.
+_BATCH_MS = 0.1
+#: Most calls of a batch.
+_MAX_BATCH_CALLS = 32
 
 
 class Poison(IntEnum):
     """The value of every byte of an output before a launch.
 
-    An output that was not written looks correct if its poison is expected, so there are two poisons.
+    An unwritten output looks correct if its expected value is the poison. Therefore there are two poisons.
     """
 
-    #: As floating-point number; -1 as integer, true as bool.
+    #: NaN as floating-point number, -1 as integer, true as bool.
     NAN = 0xFF
-    #: Far from most results: 1.3e36 as float, 61,280 as half, 2,071,690,107 as 32-bit integer; no bool.
+    #: Far from most results: 1.3e36 as float, 61,280 as half, 2,071,690,107 as 32-bit integer; not a bool.
     FINITE = 0x7B
 
 
@@ -52,7 +53,7 @@ class LaunchError(Exception):
 
 
 class ContextLostError(Exception):
-    """The device context is broken for good, for example by an illegal address: the process must end."""
+    """The device context is lost, for example by an illegal address: the process must end."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class BoundLaunch:
 
 @dataclass(frozen=True)
 class BoundFill:
-    """The step that sets every element of a buffer."""
+    """A step that sets every element of a buffer."""
 
     buffer: Any
     value: np.generic
@@ -82,23 +83,23 @@ class Comparison:
     buffer: Any
     #: Type of the elements: floating-point, integer or bool.
     dtype: np.dtype[Any]
-    #: Buffer of as many elements: integers and bools of the same type; float64 for floating-point
-    #: numbers, or float32 if it has four bytes for each.
+    #: Buffer of ``count`` elements. Integers and bools have the output's type; floating-point numbers are
+    #: float64, or float32 if the buffer has four bytes for each.
     expected: Any
     count: int
-    #: Largest absolute error allowed.
+    #: Largest absolute error allowed, if all elements have the same bound.
     bound: float
-    #: Buffer of such a bound for each element, float32 or of a float64 output float64, or None.
+    #: Buffer with the bound of each element, float64 for a float64 output and otherwise float32; or None.
     bounds: Any = None
-    #: The elements are bits of bfloat16, in uint16; expected values are floating-point numbers.
+    #: True if the elements are bits of bfloat16, in uint16; expected values are then floating-point numbers.
     is_bfloat16: bool = False
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the sequences that run at the same time; see `Executor.at_once`."""
+    """One of the launch sequences that run at the same time; see `Executor.at_once`."""
 
-    #: Enqueues, on the same executor, the reset of the side's buffers before a run.
+    #: Function that enqueues the reset of the side's buffers before a run, on the same executor.
     renew: Callable[[], object]
     steps: Sequence[BoundLaunch | BoundFill]
 
@@ -109,21 +110,21 @@ class Difference:
 
     max_error: float
     rms_error: float
-    #: Flat index of the first element over the bound, or NaN where none is expected.
+    #: Flat index of the first element that exceeds its bound, or is NaN unexpectedly; None if all are correct.
     first_wrong: int | None
 
 
 def with_defines(source: str, defines: Mapping[str, str]) -> str:
     """Return a source with macros in front.
 
-    As options of the compiler they would reach its own headers: a macro ``size`` breaks NVRTC's.
+    Macros in the options of the compiler would reach its own headers: a macro ``size`` breaks NVRTC's headers.
     """
     return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
 
 
 @dataclass(frozen=True)
 class Convention:
-    """The part of a launch that a compiler decides in place of the launch function."""
+    """The part of a launch that a compiler decides instead of the launch function."""
 
     #: Threads of a block.
     block: int
@@ -144,9 +145,9 @@ class CompiledFunction:
     spill_bytes: int | None = None
     #: Static shared memory per block.
     shared_bytes: int | None = None
-    #: Name in the binary if it differs: C++ functions are mangled.
+    #: Name in the binary if it differs, because names of C++ functions are mangled.
     symbol: str = ""
-    #: None if the launch function decides all.
+    #: None if the launch function decides the whole launch.
     convention: Convention | None = None
 
 
@@ -157,7 +158,7 @@ class Binary:
     code: bytes
     entries: tuple[CompiledFunction, ...]
     log: str
-    #: sha256 of everything that decides the code; see `autotune.compiling.job`.
+    #: sha256 of the inputs of the compile; see `autotune.compiling.job`.
     key: str
 
     def entry(self, name: str) -> CompiledFunction | None:
@@ -173,39 +174,39 @@ class Binary:
 class Timer(Protocol):
     """The timer of one launch sequence or vendor call.
 
-    All contenders of a race are launched the same way: if one cannot be captured, `by_stream` is called
-    for all others.
+    All contenders of a race are launched in the same way. If one cannot be captured as a graph, `by_stream`
+    is called for all others.
     """
 
     #: ``graph``: as one captured graph; ``stream``: launch by launch.
     launched_by: str
-    #: Milliseconds that timing adds to a sample; samples are without it.
+    #: Milliseconds that timing adds to a sample, already subtracted from samples.
     overhead_ms: float
 
     def __call__(self, count: int) -> list[float]:
-        """Take samples, cold or hot as the timer was made, in milliseconds per call."""
+        """Take samples in milliseconds per call, cold or hot as chosen for the timer."""
 
     def singly(self, count: int) -> list[float]:
-        """Take samples of single calls; a hot timer's too, whose other samples are batches."""
+        """Take samples of single calls, also with a hot timer, whose other samples are batches."""
 
     def hot(self, count: int) -> list[float]:
         """Take samples of batches of calls back to back, in milliseconds per call."""
 
     def clean(self, count: int) -> list[float]:
-        """Take samples of single calls, each after a flush that leaves no cache line to be written back."""
+        """Take samples of single calls, each after a flush that leaves no cache line to write back."""
 
     def sustained(self, is_enough: Callable[[int], bool]) -> None:
         """Call back to back, so that the device never waits, until ``is_enough(calls)`` is true.
 
-        It is asked about every millisecond or after every batch.
+        ``is_enough`` is called about every millisecond, or after every batch.
         """
 
     def by_stream(self) -> None:
-        """Launch one by one from now on."""
+        """Launch on the stream, without a graph, from now on."""
 
 
 class Executor(Protocol):
-    """One device context. Every buffer is opaque and lies between guard bands.
+    """One device context. Buffers are opaque and lie between guard bands.
 
     Methods that launch may raise `LaunchError` and `ContextLostError`.
     """
@@ -215,8 +216,8 @@ class Executor(Protocol):
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> Any:
         """Make a buffer with intact guard bands and undefined contents; MemoryError if there is no room.
 
-        It begins ``offset_bytes`` past a boundary of 256; DeviceError if it cannot, see
-        `Device.is_cuda`.
+        It begins ``offset_bytes`` after a 256-byte boundary; DeviceError if the device does not allow that,
+        see `Device.is_cuda`.
         """
 
     def write(self, buffer: Any, array: NDArray[Any]) -> None:
@@ -243,34 +244,34 @@ class Executor(Protocol):
         """Compare outputs, and check guard bands and bytes, in one wait for the device.
 
         Integers are compared in their type, floating-point numbers as float64. NaN and infinities are
-        correct only where they are expected. The result is the difference of each output, whether both
-        guard bands of each buffer are intact, and whether each pair of buffers, of equal size and
-        offset, holds the same bytes.
+        correct only if the expected value is the same. The result has three lists: the difference of each
+        output, whether both guard bands of each buffer are intact, and whether each pair of buffers, of
+        equal size and offset, holds the same bytes.
         """
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         """Load a binary and set its module symbols."""
 
     def calibrate(self) -> None:
-        """Measure now what the first timer needs."""
+        """Measure the cost of timing before the first timer needs it."""
 
     def skip_calibration(self) -> None:
-        """Leave what timing adds to a sample in it: for comparisons, which begin at once."""
+        """Do not subtract the cost of timing from samples: comparisons do not need that and begin at once."""
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
-        """Enqueue a sequence once, wait, and return its milliseconds, launching between steps included."""
+        """Enqueue a sequence once, wait, and return its milliseconds, including launches between steps."""
 
     def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
-        """Return a function that runs each sequence ``times`` times on a queue of its own, and waits.
+        """Return a function that runs each sequence ``times`` times on its own queue, and waits.
 
-        The sequences have run before.
+        The sequences have already run once.
         """
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
-        """Return the timer of a sequence that has run before."""
+        """Return the timer of a sequence that has already run once."""
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
-        """Return the timer of a call that enqueues on this executor's stream, and was made before."""
+        """Return the timer of a call that enqueues on this executor's stream, and has already run once."""
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         """Bind a vendor call to device arrays; see `Baseline`."""
@@ -279,14 +280,14 @@ class Executor(Protocol):
         """Read the clocks of the device."""
 
     def energy_mj(self) -> int:
-        """Read the energy counter in millijoules; DeviceError without one, see `Backend.why_no_energy`."""
+        """Read the energy counter in millijoules; DeviceError if there is none, see `Backend.why_no_energy`."""
 
     def power(self) -> Power:
-        """Read draw and limit of the device."""
+        """Read the power of the device and its limit."""
 
 
 class Compiler(Protocol):
-    """The compiler of a source language: source text to binary, in any process and without a context."""
+    """The compiler of a source language. It runs in any process, without a context."""
 
     def toolchain(self) -> str:
         """Return name and version of the compiler, part of every binary's key."""
@@ -299,7 +300,7 @@ class Compiler(Protocol):
         device: Device,
         entries: Sequence[str] = (),
     ) -> Binary:
-        """Compile for a device or an architecture; `CompileError` with the log. CUDA needs no device.
+        """Compile for a device or, with CUDA, an architecture; raise `CompileError` with the log.
 
         ``entries`` are the functions to launch. CUDA instantiates templates among them
         (``scale<128>``) and finds functions without C linkage; OpenCL ignores them.
@@ -310,7 +311,7 @@ class Compiler(Protocol):
 
 
 class Backend(Compiler, Protocol):
-    """The devices of one kind, without a context, and the compiler of their dialect of C."""
+    """The devices of one kind, and the compiler of their dialect of C; without a context."""
 
     name: str
 
@@ -324,12 +325,12 @@ class Backend(Compiler, Protocol):
         """Return why the energy of a device cannot be read; empty if it can."""
 
     def get_ready(self, device: Device) -> None:
-        """Import and compile in this process what `open` and the first checks need, without a context."""
+        """Import and compile in this process, without a context, the parts for `open` and the first checks."""
 
     def open(self, device: Device) -> Executor:
         """Make the context of a device in this process; DeviceError if that fails."""
 
 
 def batch_size(call_ms: float) -> int:
-    """Return the calls back to back of one hot sample: one where a single call is long."""
-    return max(1, min(_BATCH_CALLS, round(_BATCH_MS / max(call_ms, 1e-6))))
+    """Return the number of calls back to back in one hot sample; 1 if a call is long."""
+    return max(1, min(_MAX_BATCH_CALLS, round(_BATCH_MS / max(call_ms, 1e-6))))

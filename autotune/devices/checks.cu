@@ -1,6 +1,6 @@
-// What verification does to buffers on the device: compare, look for a difference, fill.
-// One module compiled once, because a library that compiles every such operation for itself takes
-// seconds before the first configuration can be verified.
+// The operations of verification on device buffers: compare, find differences, fill.
+// They are one module, compiled once. A library that compiles each operation separately would take seconds
+// before the first configuration can be verified.
 #ifdef TYPE_IS_HALF
 #include <cuda_fp16.h>
 #endif
@@ -13,11 +13,11 @@ struct bfloat16 {
 #ifndef TYPE
 #define TYPE float
 #endif
-#ifndef EXPECTED  // type of the expected values: an integer's own; float where each is one, else double
+#ifndef EXPECTED  // type of the expected values: the same for integers; float if it holds them all, otherwise double
 #define EXPECTED double
 #endif
 
-#ifndef BOUND  // type of the bounds of elements
+#ifndef BOUND  // type of the bounds by element
 #define BOUND float
 #endif
 
@@ -27,12 +27,12 @@ typedef unsigned long long u64;
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < (count); i += gridDim.x * (u64)blockDim.x)
 
 #ifdef TYPE_IS_INTEGER
-// Exact in 64 bits, where the larger minus the smaller has room; rounded only then.
+// The larger minus the smaller is exact in 64 bits; only the conversion to double rounds.
 __device__ double distance(TYPE got, TYPE want) {
     return (double)(got > want ? (u64)got - (u64)want : (u64)want - (u64)got);
 }
 #else
-// NaN is right only where NaN is expected.
+// NaN is correct only if NaN is expected.
 __device__ double distance(TYPE found, EXPECTED expected) {
     const double got = (double)found, want = (double)expected;
     const bool both_nan = got != got && want != want;
@@ -41,8 +41,8 @@ __device__ double distance(TYPE found, EXPECTED expected) {
 }
 #endif
 
-// Error size of an output of TYPE against expected values, and the first index over the bound: of its own
-// where there are bounds, else of all. The three results start as 0, 0 and all ones.
+// Largest error of an output, its sum of squared errors, and the first index that exceeds its bound. The bound is
+// bounds[i] if there are bounds, otherwise `bound`. The three results must start as 0, 0 and all ones.
 extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u64 count, double bound,
                                    const BOUND* bounds, u64* max_error, double* square_sum,
                                    u64* first_wrong) {
@@ -52,23 +52,23 @@ extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u6
         const double error = distance(out[i], expected[i]);
         worst = fmax(worst, error);
         squares += error * error;
-        // The first wrong element of this thread is its smallest index: i only grows.
+        // The first wrong element of a thread has its smallest index, because i only grows.
         if (error > (bounds ? (double)bounds[i] : bound) && first == ~0ull) first = i;
     }
-    // Within the warp first: every thread of a full device at one address takes longer than the data.
+    // Reduce within the warp first: atomics of all threads on one address take longer than reading the data.
     for (int lane = 16; lane > 0; lane /= 2) {
         worst = fmax(worst, __shfl_down_sync(~0u, worst, lane));
         squares += __shfl_down_sync(~0u, squares, lane);
     }
     if (threadIdx.x % 32 == 0) {
-        // Non-negative doubles order as their bits do.
+        // Non-negative doubles have the same order as their bits.
         atomicMax(max_error, (u64)__double_as_longlong(worst));
         atomicAdd(square_sum, squares);
     }
     if (first != ~0ull) atomicMin(first_wrong, first);
 }
 
-// Sets *differs where two ranges of bytes differ. Both start equally far past a multiple of 16 bytes.
+// Sets *differs if two ranges of bytes differ. Both have the same offset from a multiple of 16 bytes.
 extern "C" __global__ void differ(const unsigned char* one, const unsigned char* other, u64 bytes,
                                   unsigned* differs) {
     const u64 before = -(u64)one % 16, head = before < bytes ? before : bytes;
@@ -85,7 +85,7 @@ extern "C" __global__ void differ(const unsigned char* one, const unsigned char*
     if (found) *differs = 1;
 }
 
-// Sets *differs where one of two ranges of bytes is not all of one value.
+// Sets *differs if any byte of two ranges differs from a value.
 extern "C" __global__ void not_all(const unsigned char* one, u64 bytes, const unsigned char* other,
                                    u64 other_bytes, unsigned value, unsigned* differs) {
     bool found = false;
@@ -94,7 +94,7 @@ extern "C" __global__ void not_all(const unsigned char* one, u64 bytes, const un
     if (found) *differs = 1;
 }
 
-// What timing itself costs is what this takes.
+// Its time is the cost of timing.
 extern "C" __global__ void empty() {}
 
 // Fills with a pattern of `width` bytes (1, 2, 4 or 8), the low ones of `pattern`.

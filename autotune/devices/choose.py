@@ -57,8 +57,8 @@ def choose_devices(
 ) -> tuple[Device, ...]:
     """Return the devices that a run uses together: ``cuda:0,cuda:1``, or ``cuda:all``.
 
-    The text holds selectors of `choose_device`, separated by commas. All devices are of one model:
-    times of one model say nothing about another.
+    The text holds selectors of `choose_device`, separated by commas. All devices must be of one model, because
+    times of different models cannot be compared.
     """
     if selector is None:
         return (choose_device(None, backends),)

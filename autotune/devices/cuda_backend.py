@@ -1,6 +1,6 @@
 """The CUDA backend: devices from the driver, binaries from NVRTC.
 
-Listing and compiling make no context; only `CudaExecutor` does, in the worker process.
+Listing and compiling make no context. Only `CudaExecutor` makes one, in the worker process.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class CudaBackend:
         self.toolchain()
 
     def get_ready(self, device: Device) -> None:
-        with suppress(ImportError):  # which `open` reports
+        with suppress(ImportError):  # `open` reports the error
             import cupy  # noqa: F401
 
             with ThreadPoolExecutor() as pool:

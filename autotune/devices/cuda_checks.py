@@ -1,4 +1,4 @@
-"""The kernels of `checks.cu`, which compare outputs on the device, compiled for the type of an output."""
+"""Compiles the kernels of `checks.cu`, which compare outputs on the device, for the type of an output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def element_type(dtype: np.dtype[Any]) -> str:
 
 @cache
 def checks_code(arch: str, c_type: str, expected: str) -> bytes:
-    """Return the compiled checks for an output of a type and expected values of another."""
+    """Return the compiled checks for a type of outputs and a type of expected values."""
     source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
     kinds = {
         "__half": ["-DTYPE_IS_HALF"],
@@ -44,7 +44,7 @@ def checks_code(arch: str, c_type: str, expected: str) -> bytes:
 
 @cache
 def checks_module(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
-    """Return the checks as a loaded module of this process's context."""
+    """Return the checks as a module that is loaded in this process's context."""
     module = cp.cuda.function.Module()
     module.load(checks_code(arch, c_type, expected))
     return module

@@ -1,4 +1,4 @@
-"""Executes launch sequences on a CUDA device by CuPy, and compares their outputs there."""
+"""Executes launch sequences on a CUDA device with CuPy, and compares their outputs there."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.graph import CaptureError, Graph
 from autotune.devices.nvml import clocks_of, energy_mj, power_of
 
-#: If a library's call on the stream takes less than this share of its time in a graph, it and its rivals are
-#: launched on the stream, so that the vendor gets its faster way. On an H100 a graph's copy of 1 GiB takes
-#: 0.88 ms, `cudaMemcpyAsync` on the stream 0.71 ms.
-_GRAPH_SLOWS = 0.97
-#: Samples of each way for that decision.
-_TRIED = 3
+#: If a vendor's call on the stream takes less than this share of its time in a graph, all contenders are launched
+#: on the stream, so that the vendor is timed in its faster way. On an H100 a copy of 1 GiB takes 0.88 ms in a
+#: graph, and 0.71 ms with `cudaMemcpyAsync` on the stream.
+_STREAM_SHARE = 0.97
+#: Samples in a graph, and samples on the stream, for this decision.
+_SAMPLES = 3
 #: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver API.
 _MAX_DYNAMIC_SHARED = 8
 
 
 class CudaExecutor(CudaStream):
-    """See `autotune.devices.base.Executor`. One stream; events around each sample."""
+    """See `autotune.devices.base.Executor`. It uses one stream, and events around each sample."""
 
     def __init__(self, cupy: Any, device: Device) -> None:
         super().__init__(cupy, device)
@@ -97,8 +97,8 @@ class CudaExecutor(CudaStream):
         buffers: Sequence[CudaBuffer] = (),
         pairs: Sequence[tuple[CudaBuffer, CudaBuffer]] = (),
     ) -> tuple[list[Difference], list[bool], list[bool]]:
-        # For each comparison the first wrong index, then the largest error and the sum of squares; then a
-        # flag for each buffer and pair.
+        # The first wrong index of each comparison; then its largest error and sum of squares; then a flag for
+        # each buffer and each pair.
         begin, end = 8 * len(comparisons), 24 * len(comparisons)
         results = self.cupy.empty(end + 4 * (len(buffers) + len(pairs)), np.uint8)
         if not results.nbytes:
@@ -109,12 +109,12 @@ class CudaExecutor(CudaStream):
             for index, comparison in enumerate(comparisons):
                 self._compare(comparison, results[8 * index :], results[begin + 16 * index :])
             module = checks_module(self.cupy, self.device.arch, "float")
-            notrun_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
+            not_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
             flags = results[end:]
             for index, buffer in enumerate(buffers):
                 (head, tail), value = buffer.guards, np.uint32(GUARD_VALUE)
                 bands = (head, np.uint64(head.nbytes), tail, np.uint64(tail.nbytes))
-                notrun_all(self.grid(tail.nbytes), (256,), (*bands, value, flags[4 * index :]))
+                not_all(self.grid(tail.nbytes), (256,), (*bands, value, flags[4 * index :]))
             for index, (buffer, other) in enumerate(pairs, len(buffers)):
                 size = np.uint64(buffer.nbytes)
                 grid = self.grid(buffer.nbytes // 16)
@@ -188,7 +188,7 @@ class CudaExecutor(CudaStream):
         return float(self.cupy.cuda.get_elapsed_time(before, after))
 
     def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
-        # As graphs: launches one by one from this thread would hardly meet on the device.
+        # As graphs, because single launches from this thread would hardly overlap on the device.
         streams = [self.cupy.cuda.Stream(non_blocking=True) for _ in sides]
         graphs, own = [], self.stream
         try:
@@ -217,9 +217,9 @@ class CudaExecutor(CudaStream):
     def timer_of(self, call: Callable[[], object], cold: bool) -> CudaTimer:
         timer = CudaTimer(self, call, cold)
         if timer.launched_by == "graph":
-            in_graph_ms = timer.singly(_TRIED)
-            by_stream_ms = self.samples_ms(call, _TRIED, self.flush if cold else None)
-            if max(by_stream_ms) < _GRAPH_SLOWS * min(in_graph_ms):
+            in_graph_ms = timer.singly(_SAMPLES)
+            by_stream_ms = self.samples_ms(call, _SAMPLES, self.flush if cold else None)
+            if max(by_stream_ms) < _STREAM_SHARE * min(in_graph_ms):
                 timer.by_stream()
         return timer
 
@@ -250,7 +250,7 @@ class CudaExecutor(CudaStream):
         return calls[0] if len(calls) == 1 else partial(run_all, calls)
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
-        """Prepare one step, so that enqueueing it takes little host time."""
+        """Prepare one step, so that its launch takes little host time."""
         if isinstance(step, BoundFill):
             return self._fill_call(step)
         function = self.guarded(lambda: module.get_function(step.entry))

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from autotune.arrays import usable_cores
 from autotune.devices.base import GUARD_BYTES
 
-#: Size from which threads and page-locked memory are worth their start.
+#: Least size of an upload for which threads and page-locked memory are worth their start.
 LARGE_UPLOAD_BYTES = 32 << 20
-#: Size of a piece, and number of pieces on their way at once: larger ones were not faster on 16 cores.
-_PIECE_BYTES, _THREADS = 16 << 20, 8
+#: Size of a piece. Larger pieces were not faster on 16 cores.
+_PIECE_BYTES = 16 << 20
+#: Most pieces in flight at once. More were not faster on 16 cores.
+_MAX_THREADS = 8
 
 
 class CudaBuffer:
@@ -32,15 +34,15 @@ class CudaBuffer:
 class Uploader:
     """Copies large arrays to a device, in page-locked pieces that several threads fill.
 
-    The driver copies ordinary memory through one staging buffer and one thread, several times slower than
-    the bus. Pages of a mapped file are read by the first thread that touches them, here by all.
+    The driver copies ordinary memory with one thread through one staging buffer, several times slower than
+    the bus. The pages of a mapped file are read by the first thread that touches them, here by all threads.
     """
 
     def __init__(self, cupy: Any, device_index: int) -> None:
         self._cupy, self._device_index = cupy, device_index
         cuda = cupy.cuda
         memory = [
-            cuda.alloc_pinned_memory(_PIECE_BYTES) for _ in range(min(_THREADS, usable_cores()))
+            cuda.alloc_pinned_memory(_PIECE_BYTES) for _ in range(min(_MAX_THREADS, usable_cores()))
         ]
         self._lanes = [
             (np.frombuffer(piece, np.uint8, _PIECE_BYTES), cuda.Stream(non_blocking=True))
@@ -53,7 +55,7 @@ class Uploader:
 
         def copy_lane(lane: int) -> None:
             piece, stream = self._lanes[lane]
-            self._cupy.cuda.Device(self._device_index).use()  # of this thread
+            self._cupy.cuda.Device(self._device_index).use()  # applies to this thread only
             for begin in range(lane * _PIECE_BYTES, raw.size, threads * _PIECE_BYTES):
                 part = raw[begin : begin + _PIECE_BYTES]
                 np.copyto(piece[: part.size], part)

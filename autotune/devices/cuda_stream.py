@@ -1,4 +1,4 @@
-"""The stream of a CUDA context: enqueues, waits, times by events, and turns errors into ours."""
+"""The stream of a CUDA context: enqueues, waits, times with events, and converts errors of CUDA."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autotune.devices.cuda_checks import checks_module
 from autotune.devices.device import Device
 from autotune.devices.graph import GraphError
 
-#: A cold sample starts after a write of this multiple of the L2 cache.
+#: A flush before a cold sample writes this multiple of the L2 cache.
 _FLUSH_FACTOR = 4
 #: Errors of too little memory; the context is still usable.
 _NO_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
@@ -34,7 +34,7 @@ _HARMLESS = (
 class CudaStream:
     """One stream of a context that this process makes."""
 
-    #: Milliseconds that timing by a graph adds to a sample; None until `cuda_timer` has measured them.
+    #: Milliseconds that timing by a graph adds to a sample; None until `cuda_timer` measures them.
     graph_overhead_ms: float | None = None
 
     def __init__(self, cupy: Any, device: Device) -> None:
@@ -65,8 +65,8 @@ class CudaStream:
             self.guarded(call)
             stop.record(self.stream)
         self.guarded(self.stream.synchronize)
-        # Events have a resolution of half a microsecond (CUDA runtime API, cudaEventElapsedTime)
-        # and come as float32: further digits mean nothing.
+        # Events have a resolution of half a microsecond (CUDA runtime API, cudaEventElapsedTime) and are
+        # float32, so further digits mean nothing.
         return [round(float(cp.cuda.get_elapsed_time(a, b)) / calls, 6) for a, b in pairs]
 
     @cached_property
@@ -76,7 +76,7 @@ class CudaStream:
 
     @cached_property
     def flush_clean(self) -> Callable[[], None]:
-        """Function that enqueues a flush and a read of other memory, which need not be written back."""
+        """Function that enqueues a flush, and a read that leaves no cache line to write back."""
         halves = self._flush_buffer
         half = halves.nbytes // 2
         differ = checks_module(self.cupy, self.device.arch, "float").get_function("differ")
@@ -90,7 +90,7 @@ class CudaStream:
         return self.cupy.empty(size, self.cupy.uint8)
 
     def grid(self, count: int) -> tuple[int]:
-        """Return the blocks of 256 threads for ``count`` elements; a thread may take several."""
+        """Return the number of blocks of 256 threads for ``count`` elements; a thread may take several."""
         return (max(1, min(-(-count // 256), 8 * self.device.sm_count)),)
 
     def memset(self, array: Any, value: int) -> None:
@@ -98,7 +98,7 @@ class CudaStream:
         self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
 
     def guarded(self, call: Callable[[], Any]) -> Any:
-        """Call a function of CUDA; raise MemoryError, `LaunchError` or `ContextLostError` for its errors."""
+        """Call a function of CUDA; convert its error to MemoryError, `LaunchError` or `ContextLostError`."""
         errors = (
             self.cupy.cuda.runtime.CUDARuntimeError,
             self.cupy.cuda.driver.CUDADriverError,

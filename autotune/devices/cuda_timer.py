@@ -15,26 +15,31 @@ from autotune.devices.cuda_checks import checks_module
 from autotune.devices.cuda_stream import CudaStream, repeat
 from autotune.devices.graph import CaptureError, Graph, record_event
 
-#: Seconds for which empty kernels are timed to measure the cost of timing, and the last pairs that count:
-#: a GPU leaves its idle clock after some 0.1 s of work.
-_CALIBRATION_S, _CALIBRATION_PAIRS = 0.3, 50
-#: Least time between two events that differ: 32 ns on an H100.
+#: Seconds for which empty kernels are timed to measure the cost of timing: a GPU leaves its idle clock after
+#: about 0.1 s of work.
+_CALIBRATION_S = 0.3
+#: Number of the last pairs of samples that count for this cost.
+_CALIBRATION_PAIRS = 50
+#: Resolution of events: 32 ns on an H100.
 _TICK_MS = 0.000032
-#: Work that is enqueued ahead in a sustained load, and the host's sleep between two looks at the device.
-_AHEAD_MS, _LOOK_S = 20.0, 0.0005
+#: Work that is enqueued ahead in a sustained load.
+_AHEAD_MS = 20.0
+#: Sleep of the host between two checks of the device.
+_POLL_S = 0.0005
 
 
 class CudaTimer:
     """See `autotune.devices.base.Timer`.
 
-    A sample is one launch of a graph of the flush, an event, the call and another event. The time of
-    the events is measured once per process (`graph_overhead_ms`) and subtracted.
-    docs/timing.md compares this with CUPTI and with other ways.
+    A sample is one launch of a graph with the flush, an event, the call and another event. The cost of
+    the events is measured once per process (`graph_overhead_ms`) and subtracted. docs/timing.md compares
+    this way of timing with CUPTI and others.
     """
 
     def __init__(self, stream: CudaStream, call: Callable[[], object], cold: bool) -> None:
         self._stream, self._call, self._cold = stream, call, cold
-        self._calls = 0  # of a hot sample; 0 until the first one
+        #: Calls of a hot sample; 0 before the first hot sample.
+        self._calls = 0
         self._once = self._captured(stream.flush if cold else None)
         self._clean: _Sample | None = None
         self._batch: _Sample | None = None
@@ -73,7 +78,7 @@ class CudaTimer:
                 while len(running) < ahead:
                     stream.guarded(launch)
                     running.append(stream.stream.record())
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
                 while running and stream.guarded(lambda: running[0].done):
                     running.popleft()
                     done += self._calls
@@ -102,7 +107,7 @@ class CudaTimer:
 
 
 class _Sample:
-    """One graph of a flush (unless hot), an event, the timed call, and another event."""
+    """A graph of a flush (unless hot), an event, the timed call, and another event."""
 
     def __init__(
         self,
@@ -121,7 +126,7 @@ class _Sample:
             call()
             record_event(self._events[1].ptr, pointer)
 
-        # No memory pool: its blocks may be reused once the call has returned.
+        # No memory pool, because its blocks may be reused after the call returns.
         with stream.cupy.cuda.using_allocator(_no_allocation):
             self._graph = Graph(pointer, enqueue)
 
@@ -137,12 +142,12 @@ class _Sample:
 
 
 def graph_overhead_ms(stream: CudaStream) -> float:
-    """Return the milliseconds that a graph's two events, and the launch after the first, add to a sample.
+    """Return the milliseconds that two events of a graph, and the launch after the first, add to a sample.
 
-    It is the intercept of the times of one and of nine empty kernels, so that the time of a kernel and of a
-    further launch is not in it. On an H100 it is 2.1 µs. Without it, medians of 19 calls of 1 to 76 µs
-    (kernels, CUB, cuBLAS, a copy) differ from CUPTI's by -0.04 to +0.41 µs, +0.2 µs in the middle. It is
-    measured once for each stream, while the clock rises from idle; only the last samples count.
+    This cost is the intercept of the times of one and of nine empty kernels. It excludes the time of a kernel
+    and of a further launch. On an H100 it is 2.1 µs. After its subtraction, medians of 19 calls of 1 to
+    76 µs (kernels, CUB, cuBLAS, a copy) differ from CUPTI's by -0.04 to +0.41 µs, with a median of +0.2 µs.
+    It is measured once for each stream, while the clock rises from idle; only the last samples count.
     """
     if stream.graph_overhead_ms is None:
         stream.graph_overhead_ms = _measured_overhead_ms(stream)

@@ -1,7 +1,7 @@
-"""A device: its identity, the limits that decide which configurations can run, its clocks.
+"""A device: its identity, its clocks, and the limits that decide which configurations can run.
 
-Backends make these values from a live device. `for_arch` makes them from a table, for compiling and
-planning without a device.
+Backends read these values from a live device. `for_arch` reads them from a table, to compile and plan without
+a device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BACKENDS = ("cuda", "opencl")
 
 @dataclass(frozen=True)
 class Device:
-    """One device, or one architecture when ``uuid`` is empty.
+    """One device, or one architecture if ``uuid`` is empty.
 
     Sizes are bytes, per block unless the name says otherwise.
     """
@@ -42,29 +42,30 @@ class Device:
     shared_bytes_per_sm: int = 49152
     l2_bytes: int = 0
     memory_bytes: int = 0
-    #: Peaks by the data sheet's formula from the device's own clocks; 0 where unknown.
+    #: Peak by the data sheet's formula from the device's own clocks; 0 if unknown.
     peak_gb_per_s: float = 0.0
+    #: Peak of FP32 arithmetic by the same formula; 0 if unknown.
     peak_gflop_per_s: float = 0.0
 
     @property
     def folder(self) -> str:
-        """Name as one folder: each run of characters other than letters and digits is ``_``."""
+        """Name of the device's folder: ``_`` replaces characters other than letters and digits."""
         named = "" if self.backend == "cuda" else self.backend
         words = [_plain(named), _plain(self.name) or _plain(self.arch) or "device"]
         return "_".join(filter(None, words))
 
     @property
     def compute_capability(self) -> int:
-        """Both digits as one number, 90 for ``sm_90``; 0 for OpenCL."""
+        """Compute capability as one number, 90 for ``sm_90``; 0 for OpenCL."""
         return _compute_capability(self.arch)
 
     @property
     def is_cuda(self) -> bool:
-        """A GPU of NVIDIA.
+        """True for a GPU of NVIDIA.
 
-        Binaries are for an architecture, launch sequences can be graphs, arrays may begin at any element,
-        NVIDIA's tools work, and the host is free during timing: equal launches take equal times. An OpenCL
-        device is compiled for itself, its buffers begin aligned, and a CPU's caches hold whole problems.
+        Binaries are for an architecture, launch sequences can be graphs, arrays may begin at any element, and
+        NVIDIA's tools work. The host is free during timing, so that equal launches take equal times. An OpenCL
+        binary is for one device, buffers begin aligned, and the caches of a CPU hold whole problems.
         """
         return self.backend == "cuda"
 
@@ -91,9 +92,9 @@ class Clocks:
 
     @property
     def is_throttled(self) -> bool:
-        """The device is slowed by heat or power delivery.
+        """True if heat or power delivery slows the device.
 
-        A power cap does not count: a kernel that meets it meets it in production, too.
+        A power cap does not count: a kernel that reaches it reaches it in production, too.
         """
         return any(reason != "power cap" for reason in self.throttle_reasons)
 
@@ -106,8 +107,9 @@ UNKNOWN_CLOCKS = Clocks()
 class Power:
     """The power of the whole board in watts; None if unknown."""
 
-    #: Now, or the mean of the last second: devices differ.
+    #: Power now, or its mean over the last second, depending on the device.
     draw_w: float | None = None
+    #: Power limit.
     limit_w: float | None = None
 
 

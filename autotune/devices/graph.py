@@ -1,4 +1,4 @@
-"""Captures the work on a CUDA stream as a graph, once, to launch it often."""
+"""Captures the work on a CUDA stream once, as a graph to launch many times."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-#: CU_EVENT_RECORD_EXTERNAL of the driver API: an event recorded by a node of the graph at every
-#: launch, not a mark for the capture itself.
+#: CU_EVENT_RECORD_EXTERNAL of the driver API: a node of the graph records the event at every launch. Without it
+#: the event would only order work within the capture.
 _EXTERNAL = 1
 
 
 class CaptureError(Exception):
-    """The enqueued work cannot be captured; ``str(error)`` says why."""
+    """The enqueued work cannot be captured; ``str(error)`` is the reason."""
 
 
 class GraphError(Exception):
@@ -21,10 +21,10 @@ class GraphError(Exception):
 
 
 class Graph:
-    """An executable graph of the work that ``enqueue()``, called once, puts on a stream.
+    """An executable graph of the work that one call of ``enqueue()`` puts on a stream.
 
-    The stream is given by its pointer, and is not being captured. ``enqueue`` enqueues on it only,
-    without waiting, and allocates nothing; otherwise `CaptureError` is raised.
+    ``stream`` is the pointer of a stream that is not being captured. ``enqueue`` must enqueue on this stream
+    only, and neither wait nor allocate; otherwise `CaptureError` is raised.
     """
 
     def __init__(self, stream: int, enqueue: Callable[[], object]) -> None:
@@ -32,25 +32,25 @@ class Graph:
 
         self._driver = driver
         self._stream = driver.CUstream(stream)
-        # Thread-local: other threads may do what would end a capture.
+        # Thread-local, because calls of other threads could otherwise end the capture.
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         self._ask(driver.cuStreamBeginCapture(self._stream, mode))
         failure: Exception | None = None
         try:
             enqueue()
-        except Exception as error:  # libraries raise errors of their own kinds
+        except Exception as error:  # libraries raise errors of their own types
             failure = error
-        # Ends in any case: else the stream would stay unusable.
+        # End the capture in any case; otherwise the stream would stay unusable.
         result, self._graph = driver.cuStreamEndCapture(self._stream)
         if self._graph is not None:
-            self._until_gone(driver.cuGraphDestroy, self._graph)
+            self._destroy_with_self(driver.cuGraphDestroy, self._graph)
         if failure is not None:
             raise CaptureError(f"{type(failure).__name__}: {failure}") from failure
         self._ask((result,))
         if self._allocates():
             raise CaptureError("it allocates device memory at every call")
         self._executable = self._ask(driver.cuGraphInstantiate(self._graph, 0))
-        self._until_gone(driver.cuGraphExecDestroy, self._executable)
+        self._destroy_with_self(driver.cuGraphExecDestroy, self._executable)
         self._ask(driver.cuGraphUpload(self._executable, self._stream))
 
     def launch(self) -> None:
@@ -59,12 +59,12 @@ class Graph:
         if int(status) != 0:
             raise GraphError(str(status))
 
-    def _until_gone(self, destroy: Callable[[Any], object], made: Any) -> None:
+    def _destroy_with_self(self, destroy: Callable[[Any], object], graph: Any) -> None:
         """Destroy a graph with this object: graphs hold device memory, and a search makes thousands."""
-        weakref.finalize(self, destroy, made).atexit = False  # the context may be gone by then
+        weakref.finalize(self, destroy, graph).atexit = False  # at exit the context may be lost
 
     def _allocates(self) -> bool:
-        """Return whether the graph allocates: that would be timed, and is no part of a kernel."""
+        """Return whether the graph allocates memory: allocation would be timed, but is not part of a kernel."""
         count = self._ask(self._driver.cuGraphGetNodes(self._graph))[1]
         nodes = self._ask(self._driver.cuGraphGetNodes(self._graph, count))[0]
         kind = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC
@@ -77,7 +77,7 @@ class Graph:
 
 
 def capture_of(stream: int) -> int:
-    """Return the number of the capture that a stream is part of, unique in this process."""
+    """Return the id of the capture of a stream, unique in this process."""
     from cuda.bindings import driver
 
     _, _, number, *_ = driver.cuStreamGetCaptureInfo(driver.CUstream(stream))
@@ -86,7 +86,7 @@ def capture_of(stream: int) -> int:
 
 @contextmanager
 def everything_allowed() -> Iterator[None]:
-    """Allow this thread to allocate and load code while a stream is captured, in any mode."""
+    """Let this thread allocate and load code while a stream is captured, in any capture mode."""
     from cuda.bindings import driver
 
     relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -98,7 +98,7 @@ def everything_allowed() -> Iterator[None]:
 
 
 def record_event(event: int, stream: int) -> None:
-    """Enqueue the recording of an event, as a node of the graph if one is captured."""
+    """Enqueue the recording of an event, as a node of the graph during a capture."""
     from cuda.bindings import driver
 
     (status,) = driver.cuEventRecordWithFlags(

@@ -16,7 +16,7 @@ from autotune.devices.base import Difference
 def host_difference(
     got: NDArray[Any], want: NDArray[Any], bounds: float | NDArray[Any]
 ) -> Difference:
-    """Return how an output differs from its expected values; bounds are one, or one for each element."""
+    """Return the difference of an output from its expected values; bounds are for all elements or for each."""
     parts = in_pieces(partial(_difference, got, want, bounds), got.size)
     return Difference(
         max_error=max((worst for worst, _, _ in parts), default=0.0),
@@ -47,7 +47,7 @@ def _difference(
 
 def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
     """Return the error of each value, infinite if only one side is NaN."""
-    if values.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
+    if values.dtype.kind != "f":  # the larger minus the smaller is exact in 64 bits
         ours, theirs = values.astype(np.uint64), wanted.astype(np.uint64)
         return np.where(values > wanted, ours - theirs, theirs - ours).astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -10,7 +10,7 @@ from typing import Any
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Power
 from autotune.errors import DeviceError
 
-#: Reasons that slow the clock down, without idle and the user's own settings. Source: NVML API
+#: Reasons that slow the clock down, except idle and the user's settings. Source: NVML API
 #: reference, nvmlClocksEventReasons.
 _THROTTLE = {
     0x0004: "power cap",
@@ -29,7 +29,7 @@ def driver_version() -> str:
 
 
 def clocks_of(uuid: str) -> Clocks:
-    """Read clock, temperature and throttling of a GPU, as far as known."""
+    """Read clock, temperature and throttling of a GPU; None or empty if unknown."""
     with suppress(Exception):
         return clocks(_nvml(), _handle(uuid))
     return UNKNOWN_CLOCKS
@@ -38,15 +38,15 @@ def clocks_of(uuid: str) -> Clocks:
 def clocks(nvml: Any, handle: Any) -> Clocks:
     """Read the clocks of a device handle; ``nvml`` is the initialised module `pynvml`."""
 
-    def asked(question: Callable[[], int]) -> int | None:
+    def known(query: Callable[[], int]) -> int | None:
         with suppress(Exception):
-            return int(question())
+            return int(query())
         return None
 
-    bits = asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+    bits = known(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
     return Clocks(
-        sm_mhz=asked(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        temperature_c=asked(
+        sm_mhz=known(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        temperature_c=known(
             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
         ),
         throttle_reasons=tuple(reason for bit, reason in _THROTTLE.items() if bits & bit),
@@ -54,20 +54,20 @@ def clocks(nvml: Any, handle: Any) -> Clocks:
 
 
 def energy_mj(uuid: str) -> int:
-    """Read the energy of a GPU since the driver was loaded, in millijoules; from Volta on, no MIG slice."""
+    """Read the millijoules of a GPU since the driver was loaded; needs Volta or newer, and no MIG slice."""
     try:
         return int(_nvml().nvmlDeviceGetTotalEnergyConsumption(_handle(uuid)))
     except Exception as error:  # every NVML failure means "unknown"
         why = f"{type(error).__name__}: {error}"
-        raise DeviceError(f"NVML has no energy counter of it ({why})") from error
+        raise DeviceError(f"NVML has no energy counter for this device ({why})") from error
 
 
 def power_of(uuid: str) -> Power:
-    """Read draw and limit of a GPU, as far as known."""
+    """Read the power of a GPU and its limit; None if unknown."""
 
-    def watts(question: str) -> float | None:
+    def watts(query: str) -> float | None:
         with suppress(Exception):
-            return int(getattr(_nvml(), question)(_handle(uuid))) / 1000  # NVML counts milliwatts
+            return int(getattr(_nvml(), query)(_handle(uuid))) / 1000  # NVML counts milliwatts
         return None
 
     return Power(watts("nvmlDeviceGetPowerUsage"), watts("nvmlDeviceGetEnforcedPowerLimit"))

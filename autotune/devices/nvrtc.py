@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ to a cubin with NVRTC, for any architecture, without device or driver."""
+"""Compiles CUDA C++ to a cubin with NVRTC, for any architecture, without a device or driver."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ _REPORT = re.compile(
     re.DOTALL,
 )
 _SHARED = re.compile(r"(\d+) bytes smem")
-#: The assembler's words for static shared memory over the limit.
-_TOO_MUCH = "uses too much shared data"
-#: Lines of the log that report resources rather than warn.
-_NOISE = ("ptxas info", "ptxas         .")
+#: Error of the assembler if static shared memory exceeds the limit.
+_EXCEEDS_SHARED = "uses too much shared data"
+#: Prefixes of lines of the log that report resources, not warnings.
+_REPORT_PREFIXES = ("ptxas info", "ptxas         .")
 
-#: Of a cubin's attributes of functions: the form that has data, and the kind that describes one parameter.
-_WITH_DATA, _PARAMETER = 4, 0x17
+#: Format of a function attribute in a cubin that has data (EIFMT_SVAL).
+_WITH_DATA = 4
+#: Kind of a function attribute in a cubin that describes one parameter (EIATTR_KPARAM_INFO).
+_PARAMETER = 0x17
 
-#: NVIDIA's Python package of compute-sanitizer.
+#: NVIDIA's Python package with compute-sanitizer.
 SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
 
 
 def nvrtc() -> Any:
-    """Return the NVRTC binding."""
+    """Return the Python binding of NVRTC."""
     try:
         from cuda.bindings import nvrtc as binding
     except ImportError as error:
@@ -74,22 +76,22 @@ class Compilation:
 
     code: bytes
     log: str
-    #: Name in the code of each name expression.
+    #: Name in the code by name expression.
     symbols: dict[str, str]
 
 
 def compile_cubin(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Compilation:
     """Compile a source to a cubin, with the assembler's resource report in the log.
 
-    The options name the architecture. ``names`` are name expressions of functions without C linkage,
-    for example ``scale<128>``: NVRTC instantiates them, and the result has their names in the code.
+    ``options`` name the architecture. ``names`` are name expressions of functions without C linkage, for
+    example ``scale<128>``. NVRTC instantiates them, and the result has their names in the code.
     """
     return _compiled(source, [*options, "--ptxas-options=-v", *_without_cache()], names, "CUBIN")
 
 
 @cache
 def _without_cache() -> tuple[str, ...]:
-    """Return the option without which code that NVRTC kept, as it does since CUDA 12.9, has no report."""
+    """Return the option that disables NVRTC's cache (CUDA 12.9 and later): cached code has no report."""
     _, major, minor = nvrtc().nvrtcVersion()
     return ("--no-cache",) if (major, minor) >= (12, 9) else ()
 
@@ -100,7 +102,7 @@ def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) 
 
 
 def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: str) -> Compilation:
-    """Run NVRTC; the form of the code is ``CUBIN`` or ``PTX``. CompileError has the log."""
+    """Run NVRTC; ``form`` is ``CUBIN`` or ``PTX``. CompileError has the log."""
     binding = nvrtc()
     status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(status)
@@ -114,7 +116,7 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         binding.nvrtcGetProgramLog(program, buffer)
         log = bytes(buffer).replace(b"\0", b"").decode(errors="replace")
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
-            kind = ResourceError if _TOO_MUCH in log else CompileError
+            kind = ResourceError if _EXCEEDS_SHARED in log else CompileError
             raise kind(log.strip() or str(status))
         _, size = getattr(binding, f"nvrtcGet{form}Size")(program)
         code = bytearray(size)
@@ -126,7 +128,7 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
 
 
 def parameter_count(cubin: bytes, symbol: str) -> int | None:
-    """Return the number of parameters of a function in a cubin; None if the cubin does not say."""
+    """Return the number of parameters of a function in a cubin; None if the cubin has no such attribute."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
     sections = [struct.unpack_from("<I20xQQ", cubin, table + entry_bytes * n) for n in range(count)]
@@ -165,8 +167,10 @@ def compiled_functions(log: str) -> tuple[CompiledFunction, ...]:
 
 
 def log_warnings(log: str) -> str:
-    """Return the log without the resource report."""
-    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_NOISE)]
+    """Return the compile log without the resource report."""
+    lines = [
+        line for line in log.splitlines() if line.strip() and not line.startswith(_REPORT_PREFIXES)
+    ]
     return "\n".join(lines)
 
 
@@ -176,7 +180,7 @@ def _check(status: Any) -> None:
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program such as ``nvcc``; empty if it is not found."""
+    """Return the path of a program of CUDA such as ``nvcc``; empty if it is not found."""
     toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
     places = os.pathsep.join(str(Path(toolkit, "bin")) for toolkit in toolkits if toolkit)
     return which(name) or which(name, path=places) or _packaged(name)

@@ -1,7 +1,7 @@
-"""Computes how many blocks a multiprocessor holds, and what limits them, without a device.
+"""Computes the occupancy of a multiprocessor and the resources that limit it, without a device.
 
-The formula and the numbers are those of NVIDIA's ``cuda_occupancy.h`` (CUDA 13.0), which the tests compare
-with. Named barriers are left out: they are no limit unless a block uses more than two.
+The formula and the numbers are from NVIDIA's ``cuda_occupancy.h`` (CUDA 13.0); the tests compare with it.
+Named barriers are left out, because they limit only blocks that use more than two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from autotune.devices.device import Device
 
 #: Most blocks of a multiprocessor by compute capability.
 _MAX_BLOCKS = {75: 16, 80: 32, 86: 16, 87: 16, 89: 24, 90: 32, 100: 32, 103: 32, 120: 24, 121: 24}
-#: A multiprocessor has four parts, each with its own registers and scheduler.
+#: Parts of a multiprocessor, each with its own registers and scheduler.
 PARTS = 4
 #: Registers are allocated to warps in multiples of this number.
 _REGISTER_PIECE = 256
@@ -26,12 +26,12 @@ class Occupancy:
     blocks: int
     warps: int
     max_warps: int
-    #: Blocks that each resource has room for.
+    #: Number of blocks that each resource allows.
     limits: Mapping[str, int]
 
     @property
     def share(self) -> float:
-        """Resident warps over the most that a multiprocessor holds."""
+        """Resident warps as a share of the most warps of a multiprocessor."""
         return self.warps / self.max_warps
 
     @property
@@ -65,16 +65,16 @@ def occupancy(device: Device, threads: int, registers: int, shared_bytes: int) -
 
 
 def bytes_to_fill(device: Device) -> int:
-    """Return the bytes of loads on a multiprocessor that CUB aims at: 64 KB on a B200, 32 on an H100."""
+    """Return CUB's target for the bytes of loads in flight per multiprocessor: 64 KB on a B200, 32 KB on an H100."""
     least = {100: 64, 90: 32, 80: 16, 0: 12}
     return 1024 * next(kb for cc, kb in least.items() if device.compute_capability >= cc)
 
 
 def attainable(share: float, device: Device) -> float:
-    """Return the share of the FP32 peak that a share of FFMA allows.
+    """Return the share of the FP32 peak that is possible with a share of FFMA instructions.
 
-    Compute capability 7.5 and 8.0 have 64 lanes for four schedulers, so that every other clock is free
-    for other instructions; all later ones have 128.
+    Compute capability 7.5 and 8.0 have 64 lanes for four schedulers, so that every second clock is free
+    for other instructions. Later devices have 128 lanes.
     """
     return min(1.0, share * (2 if device.compute_capability in (75, 80) else 1))
 

@@ -1,20 +1,18 @@
 """The OpenCL backend: any OpenCL device, and the default on a machine without a GPU.
 
-Checks and guard bands use mapped buffers. A CPU maps them to the host's memory, where NumPy works on
-all cores and nothing is copied.
+Outputs and guard bands are checked in mapped buffers. A CPU maps them to the host's memory, where NumPy uses
+all cores and copies nothing.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import cached_property, partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -41,19 +39,22 @@ from autotune.devices.base import (
 )
 from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.host import host_difference
+from autotune.devices.opencl_devices import (
+    context_of,
+    device_of,
+    live_devices,
+    pyopencl_module,
+)
 from autotune.errors import DeviceError, MissingDependencyError, install
 
-#: Libraries of Intel's run-time that are not on the loader's path, in load order.
-_INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
-#: The option that chooses a version of OpenCL C.
-_LANGUAGE = "-cl-std="
-#: Sub-group width of a CPU, where a kernel may choose one.
-_CPU_WARP = 16
+#: Prefix of the option for the version of OpenCL C.
+_LANGUAGE_OPTION = "-cl-std="
+#: A flush writes this multiple of the device's cache.
 _FLUSH_FACTOR = 4
-#: Why no energy is measured: the counter covers all cores of a package and every program on them, and
-#: only root can read it in Linux (CVE-2020-8694).
+#: Message if energy is requested. A CPU's counter covers all cores of a package and every program on them, and
+#: in Linux only root can read it (CVE-2020-8694).
 _NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
-#: Status codes of a launch that leave the context usable: the OpenCL specification's names.
+#: Errors of a launch that leave the context usable, by their names in the OpenCL specification.
 _HARMLESS = (
     "INVALID_WORK_GROUP_SIZE",
     "INVALID_WORK_ITEM_SIZE",
@@ -64,7 +65,7 @@ _HARMLESS = (
     "INVALID_KERNEL_NAME",
     "OUT_OF_RESOURCES",
 )
-#: Held while warnings are ignored.
+#: Held by a thread that ignores warnings.
 _ignoring = threading.RLock()
 
 
@@ -75,13 +76,13 @@ class OpenclBackend:
 
     def devices(self) -> list[Device]:
         try:
-            return [_device(index, live) for index, live in enumerate(_live_devices())]
+            return [device_of(index, live) for index, live in enumerate(live_devices())]
         except MissingDependencyError:
             return []
 
     def why_unavailable(self) -> str:
         try:
-            found = _live_devices()
+            found = live_devices()
         except MissingDependencyError as error:
             return str(error)
         return "" if found else f"no OpenCL platform is installed; run: {install('cpu')}"
@@ -90,7 +91,7 @@ class OpenclBackend:
         return _NO_ENERGY
 
     def toolchain(self) -> str:
-        live = _live_devices()
+        live = live_devices()
         return f"opencl {live[0].platform.version} {live[0].driver_version}" if live else "opencl"
 
     def compile(
@@ -101,17 +102,17 @@ class OpenclBackend:
         device: Device,
         entries: Sequence[str] = (),
     ) -> Binary:
-        cl = _pyopencl()
-        live = _live_devices()[device.index]
-        context = _context(device.index)
-        has_language = any(option.startswith(_LANGUAGE) for option in options)
-        flags = [*options] if has_language else [f"{_LANGUAGE}CL3.0", *options]
+        cl = pyopencl_module()
+        live, context = live_devices()[device.index], context_of(device.index)
+        has_language = any(option.startswith(_LANGUAGE_OPTION) for option in options)
+        flags = [*options] if has_language else [f"{_LANGUAGE_OPTION}CL3.0", *options]
         program = cl.Program(context, with_defines(source, defines))
         try:
             with _no_warnings():
                 program.build(options=flags, devices=[live], cache_dir=False)
         except cl.RuntimeError as error:
-            if saved := re.search(r"\(source saved as (.*)\)", str(error)):  # by PyOpenCL, for good
+            # PyOpenCL saves the source of a failed build in a file, and never removes it.
+            if saved := re.search(r"\(source saved as (.*)\)", str(error)):
                 Path(saved[1]).unlink(missing_ok=True)
             raise CompileError(_build_log(program, live) or str(error)) from error
         (code,) = program.get_info(cl.program_info.BINARIES)
@@ -130,12 +131,14 @@ class OpenclBackend:
             self.compile("__kernel void nothing() {}", {}, (), device)
 
     def get_ready(self, device: Device) -> None:
-        with suppress(MissingDependencyError):  # which `open` reports
-            _live_devices()
+        with suppress(MissingDependencyError):  # `open` reports the error
+            live_devices()
 
     def open(self, device: Device) -> OpenclExecutor:
-        if device.index >= len(_live_devices()):
-            raise DeviceError(f"{device.name} ({device.selector}): not there any more")
+        if device.index >= len(live_devices()):
+            raise DeviceError(
+                f"{device.name} ({device.selector}) is no longer there; run: autotune doctor"
+            )
         return OpenclExecutor(device)
 
 
@@ -150,13 +153,13 @@ class OpenclBuffer:
 
 
 class OpenclExecutor:
-    """See `autotune.devices.base.Executor`. One in-order queue with profiling."""
+    """See `autotune.devices.base.Executor`. It uses one in-order queue with profiling."""
 
     def __init__(self, device: Device) -> None:
-        self.cl = _pyopencl()
+        self.cl = pyopencl_module()
         self.device = device
-        self.live = _live_devices()[device.index]
-        self.context = _context(device.index)
+        self.live = live_devices()[device.index]
+        self.context = context_of(device.index)
         properties = self.cl.command_queue_properties.PROFILING_ENABLE
         self.queue = self.cl.CommandQueue(self.context, self.live, properties)
         self._flush: Any = None
@@ -164,14 +167,18 @@ class OpenclExecutor:
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> OpenclBuffer:
         if offset_bytes:
             raise DeviceError(
-                f"{self.device.name}: buffers begin aligned, not {offset_bytes} bytes on"
+                f"{self.device.name}: OpenCL buffers begin aligned, without an offset of {offset_bytes} bytes"
             )
         if nbytes > self.live.max_mem_alloc_size:
-            raise MemoryError(f"{self.device.name} allows no buffer of {nbytes} bytes")
+            raise MemoryError(
+                f"{self.device.name} allows at most {self.live.max_mem_alloc_size} bytes in a buffer, not {nbytes}"
+            )
         try:
             buffer = OpenclBuffer(self.cl, self.context, nbytes)
         except self.cl.Error as error:
-            raise MemoryError(f"{self.device.name} has no room for {nbytes} bytes") from error
+            raise MemoryError(
+                f"{self.device.name} has no room for a buffer of {nbytes} bytes"
+            ) from error
         self.restore_guards(buffer)
         return buffer
 
@@ -229,7 +236,7 @@ class OpenclExecutor:
     def _mapped(
         self, buffer: Any, dtype: DTypeLike, count: int, write: bool = False
     ) -> Iterator[NDArray[Any]]:
-        """Map the first elements of a buffer into the host's memory, once the queue is done."""
+        """Map the first elements of a buffer into the host's memory, after the work in the queue."""
         flag = self.cl.map_flags.WRITE if write else self.cl.map_flags.READ
         mapped, _ = self.cl.enqueue_map_buffer(self.queue, buffer, flag, 0, (count,), dtype)
         try:
@@ -239,7 +246,9 @@ class OpenclExecutor:
 
     def _compare(self, comparison: Comparison) -> Difference:
         dtype, expected, count = comparison.dtype, comparison.expected, comparison.count
-        raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # true is the byte 1 alone
+        raw = (
+            np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        )  # as bytes, because only the byte 1 is true
         floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
         stored = floats if dtype.kind == "f" or comparison.is_bfloat16 else raw
         with (
@@ -271,7 +280,7 @@ class OpenclExecutor:
             raise LaunchError(f"the device rejects the binary: {error}") from error
 
     def calibrate(self) -> None:
-        pass  # events cover the kernel alone
+        pass  # events cover only the kernel
 
     def skip_calibration(self) -> None:
         pass
@@ -288,8 +297,8 @@ class OpenclExecutor:
             own.finish()  # earlier work on the same buffers
             try:
                 for _ in range(times):
-                    for self.queue, mine in zip(queues, calls, strict=True):
-                        for call in mine:
+                    for self.queue, sequence in zip(queues, calls, strict=True):
+                        for call in sequence:
                             self._guarded(call)
                         self.queue.flush()
             finally:
@@ -305,10 +314,10 @@ class OpenclExecutor:
         return OpenclTimer(self, [self._call(module, step) for step in steps], cold)
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> OpenclTimer:
-        raise LaunchError("no vendor baselines on OpenCL")
+        raise LaunchError("vendor baselines are not supported on OpenCL")
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
-        raise LaunchError("no vendor baselines on OpenCL")
+        raise LaunchError("vendor baselines are not supported on OpenCL")
 
     def clocks(self) -> Clocks:
         return Clocks()
@@ -326,12 +335,14 @@ class OpenclExecutor:
             raise LaunchError("the OpenCL dialect has no dynamic shared memory")
         try:
             kernel = self.cl.Kernel(module, step.entry)
-            kernel.set_args(*(a.inner if isinstance(a, OpenclBuffer) else a for a in step.args))
+            kernel.set_args(*map(_kernel_argument, step.args))
         except (self.cl.Error, TypeError, ValueError) as error:
             raise LaunchError(f"{step.entry}: {error}") from error
-        size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
+        size = tuple(map(mul, step.grid, step.block))
 
-        def enqueue() -> Any:  # holds the step: a kernel object does not hold its buffers
+        def enqueue() -> (
+            Any
+        ):  # keeps the step alive, because a kernel object does not keep its buffers alive
             return self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block)
 
         return enqueue
@@ -347,7 +358,7 @@ class OpenclExecutor:
         return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
 
     def _flush_cache(self, clean: bool = False) -> None:
-        """Write enough memory to flush the cache; ``clean``: then read its first half."""
+        """Write enough memory to flush the cache; if ``clean``, then read its first half."""
         if self._flush is None:
             size = max(self.live.global_mem_cache_size, 1 << 20) * _FLUSH_FACTOR
             self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
@@ -361,8 +372,8 @@ class OpenclExecutor:
 class OpenclTimer:
     """See `autotune.devices.base.Timer`. Times come from the queue's profile, without launch gaps.
 
-    Cold: four times the device's cache is written before each call. Hot: a sample is the time from
-    the start of the first call to the end of the last one, over their number.
+    Before each cold call, a flush writes `_FLUSH_FACTOR` times the device's cache. A hot sample is the time
+    from the start of the first call to the end of the last call, divided by their number.
     """
 
     launched_by = "stream"
@@ -372,7 +383,6 @@ class OpenclTimer:
         self, executor: OpenclExecutor, sequence: Sequence[Callable[[], Any]], cold: bool
     ) -> None:
         self._executor, self._sequence, self._cold = executor, sequence, cold
-        self._calls = 0  # of a hot sample, once it is known
 
     def __call__(self, count: int) -> list[float]:
         return self.singly(count) if self._cold else self.hot(count)
@@ -386,18 +396,21 @@ class OpenclTimer:
     def hot(self, count: int) -> list[float]:
         if not count:
             return []
-        self._calls = self._calls or batch_size(self._batch_ms(1))
         return [self._batch_ms(self._calls) for _ in range(count)]
 
+    @cached_property
+    def _calls(self) -> int:
+        """Calls of a hot sample."""
+        return batch_size(self._batch_ms(1))
+
     def sustained(self, is_enough: Callable[[int], bool]) -> None:
-        self._calls = self._calls or batch_size(self._batch_ms(1))
         done = 0
         while not is_enough(done):
             self._batch_ms(self._calls)
             done += self._calls
 
     def by_stream(self) -> None:
-        pass  # there is no other way here
+        pass  # OpenCL has no graphs
 
     def _flushed_ms(self, clean: bool = False) -> float:
         self._executor._flush_cache(clean)
@@ -407,91 +420,27 @@ class OpenclTimer:
         guarded = self._executor._guarded
         events = [guarded(enqueue) for _ in range(calls) for enqueue in self._sequence]
         guarded(self._executor.queue.finish)
-        # At least the clock's unit: no call takes no time.
+        # At least the clock's unit, so that no call takes 0 ms.
         taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
         return float(taken_ns) / 1e6 / calls
 
 
+def _kernel_argument(argument: Any) -> Any:
+    return argument.inner if isinstance(argument, OpenclBuffer) else argument
+
+
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Ignore warnings; one thread at a time, since another's would be ignored for ever."""
+    """Ignore warnings, in one thread at a time: overlapping threads could leave them ignored for ever."""
     with _ignoring, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-@cache
-def _pyopencl() -> Any:
-    """Import pyopencl. Intel's CPU run-time as a Python package is made visible to its loader first."""
-    _show_intel_runtime(Path(sys.prefix) / "lib")
-    try:
-        import pyopencl
-    except ImportError as error:
-        raise MissingDependencyError("pyopencl", "cpu", "a CPU or another OpenCL device") from error
-    return pyopencl
-
-
-def _show_intel_runtime(lib: Path) -> None:
-    if "OCL_ICD_VENDORS" in os.environ or not (lib / "libintelocl.so").exists():
-        return
-    try:
-        for name in _INTEL_NEEDS:
-            ctypes.CDLL(str(lib / name), ctypes.RTLD_GLOBAL)
-    except OSError:
-        return
-    # ocl-icd, which comes with pyopencl, takes the library itself; Khronos' loader by the other name.
-    for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"):
-        os.environ[name] = str(lib / "libintelocl.so")
-
-
-@cache
-def _live_devices() -> tuple[Any, ...]:
-    cl = _pyopencl()
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error:
-        return ()
-    found = [device for platform in platforms for device in platform.get_devices()]
-    return tuple(sorted(found, key=lambda device: bool(device.type & cl.device_type.CPU)))
-
-
-@cache
-def _context(index: int) -> Any:
-    return _pyopencl().Context([_live_devices()[index]])
-
-
-def _device(index: int, live: Any) -> Device:
-    cl = _pyopencl()
-    is_cpu = bool(live.type & cl.device_type.CPU)
-    name = " ".join(live.name.split())
-    return Device(
-        backend="opencl",
-        name=name,
-        arch="opencl_cpu" if is_cpu else "opencl_gpu",
-        uuid=f"opencl-{name}-{live.max_compute_units}",
-        index=index,
-        driver=live.driver_version,
-        warp_size=_CPU_WARP if is_cpu else _wavefront(live),
-        sm_count=live.max_compute_units,
-        max_threads_per_block=live.max_work_group_size,
-        max_threads_per_sm=live.max_work_group_size,
-        shared_bytes_per_block=live.local_mem_size,
-        shared_bytes_per_sm=live.local_mem_size,
-        l2_bytes=live.global_mem_cache_size,
-        memory_bytes=live.global_mem_size,
-    )
-
-
-def _wavefront(live: Any) -> int:
-    """Return the threads of a GPU that run in step: AMD's driver reports them, others have NVIDIA's 32."""
-    is_amd = "cl_amd_device_attribute_query" in live.extensions.split()
-    return int(live.wavefront_width_amd) if is_amd else 32
-
-
 def _build_log(program: Any, live: Any) -> str:
-    cl = _pyopencl()
+    cl = pyopencl_module()
     try:
-        with _no_warnings():  # pyopencl warns that its cache, unused, is bypassed
+        with _no_warnings():  # pyopencl warns about its cache, which is not used
             return str(program.get_build_info(live, cl.program_build_info.LOG)).strip()
     except cl.Error:
         return ""

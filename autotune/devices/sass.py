@@ -1,4 +1,4 @@
-"""Reads SASS: the widths of memory accesses, the share of arithmetic, and the loops of one function."""
+"""Reads the SASS of a function: widths of memory accesses, share of arithmetic, and loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LINE = re.compile(
 )
 _LABEL = re.compile(r"^(\.L_\w+):", re.MULTILINE)
 _TARGET = re.compile(r"\((\.L_\w+)\)|\b0x([0-9a-f]+)\s*$")
-#: Bytes of an access by the part of the opcode that says so; without one it is a word of 4 bytes.
+#: Bytes of an access by the suffix of the opcode; without a suffix an access has 4 bytes.
 _BYTES = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 _LDSM_BYTES = {"1": 4, "2": 8, "4": 16}
 #: Kinds of instructions by the first word of their opcode.
@@ -23,18 +23,19 @@ _KINDS = {
     **{"LDS": "shared loads", "LDSM": "shared loads", "STS": "shared stores"},
     **{"STSM": "shared stores", "LDL": "local loads", "STL": "local stores"},
 }
-#: Those kinds.
+#: Kinds of memory accesses.
 ACCESSES = tuple(dict.fromkeys(_KINDS.values()))
-#: Bulk copies, which one thread starts for a whole tile.
+#: Bulk copies: one thread starts the copy of a whole tile.
 _BULK = ("UBLKCP", "UTMALDG", "UTMASTG", "UBLKRED")
-#: Floating-point operations of the plain lanes, and matrix instructions of tensor cores.
+#: Floating-point instructions of the normal lanes.
 _LANES = ("FFMA", "FFMA2", "FMUL", "FADD", "DFMA", "DMUL", "DADD", "HFMA2", "HMUL2", "HADD2")
+#: Matrix instructions of tensor cores.
 _TENSOR = ("HMMA", "HGMMA", "IMMA", "IGMMA", "QGMMA", "QMMA", "DMMA", "UTCHMMA", "UTCQMMA")
 _BARRIERS = ("BAR", "SYNCS", "WARPSYNC", "WARPGROUP", "DEPBAR")
 _ATOMICS = ("ATOM", "ATOMG", "ATOMS", "RED", "REDG", "REDUX")
-#: A larger step is that of an address.
-_MOST_STEPS = 64
-#: Nothing follows these unless a predicate guards them.
+#: Largest step of a loop counter; a larger step belongs to an address.
+_MAX_STEP = 64
+#: Instructions without a successor, unless a predicate guards them.
 _ENDS = ("EXIT", "RET", "BRA", "BRX", "JMP", "JMX", "KILL")
 
 
@@ -42,17 +43,18 @@ _ENDS = ("EXIT", "RET", "BRA", "BRX", "JMP", "JMX", "KILL")
 class Instruction:
     """One instruction of a function."""
 
+    #: Address in the function.
     at: int
     opcode: str
     operands: str
     #: The predicate that guards it; empty without one.
     guard: str = ""
-    #: Address that a branch leads to; None for others, and where a register says so.
+    #: Target address of a branch; None for other instructions, and if a register has the address.
     target: int | None = None
 
     @property
     def name(self) -> str:
-        """The first word of the opcode: ``LDG`` of ``LDG.E.128.CONSTANT``."""
+        """First word of the opcode: ``LDG`` of ``LDG.E.128.CONSTANT``."""
         return self.opcode.partition(".")[0]
 
     @property
@@ -66,7 +68,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Mix:
-    """The instructions of a piece of code, counted."""
+    """The counts of instructions in a piece of code."""
 
     instructions: int
     #: Accesses by kind, such as ``global loads``, and by bytes per thread.
@@ -77,7 +79,7 @@ class Mix:
     atomics: int = 0
     bulk_copies: int = 0
     branches: int = 0
-    #: Guarded by a predicate, branches and exits aside.
+    #: Instructions with a predicate, except branches and exits.
     predicated: int = 0
     calls: int = 0
 
@@ -87,16 +89,17 @@ class Mix:
         accesses: dict[str, Counter[int]] = {}
         names: Counter[str] = Counter()
         branches = predicated = 0
-        for each in code:
-            if each.name == "HFMA2" and "-RZ, RZ" in each.operands:
-                names["MOV"] += 1  # how compilers write a constant into a register
+        for instruction in code:
+            name = instruction.name
+            if name == "HFMA2" and "-RZ, RZ" in instruction.operands:
+                names["MOV"] += 1  # compilers load a constant into a register in this way
                 continue
-            names[each.name] += 1
-            if kind := _KINDS.get(each.name):
-                accesses.setdefault(kind, Counter())[each.width] += 1
-            is_branch = each.name in ("BRA", "BRX")
+            names[name] += 1
+            if kind := _KINDS.get(name):
+                accesses.setdefault(kind, Counter())[instruction.width] += 1
+            is_branch = name in ("BRA", "BRX")
             branches += is_branch
-            predicated += bool(each.guard) and not is_branch and each.name not in _ENDS
+            predicated += bool(instruction.guard) and not is_branch and name not in _ENDS
         return cls(
             instructions=names.total(),
             accesses={kind: dict(widths) for kind, widths in accesses.items()},
@@ -111,7 +114,7 @@ class Mix:
 
     @property
     def ffma(self) -> int:
-        """Multiply-adds in float32; the packed ones of new devices count twice."""
+        """Multiply-adds in float32; packed instructions of new devices count twice."""
         return self.arithmetic.get("FFMA", 0) + 2 * self.arithmetic.get("FFMA2", 0)
 
     @property
@@ -125,8 +128,10 @@ class Mix:
 
     @property
     def widest_loads(self) -> tuple[int, int]:
-        """Bytes of the widest loads from global memory, and their number; code often has a path of
-        whole vectors and one of single words for the rest."""
+        """Bytes of the widest loads from global memory, and the number of these loads.
+
+        Code often has a path with vector loads, and a path with single words for the remainder.
+        """
         loads: Counter[int] = Counter()
         for kind in ("global loads", "asynchronous copies"):
             loads.update(self.accesses.get(kind, {}))
@@ -140,7 +145,7 @@ class Loop:
 
     at: int
     body: Mix
-    #: By how much its counter changes in one pass; None if it was not found.
+    #: Change of the loop counter in one iteration; None if it was not found.
     step: int | None = None
 
 
@@ -149,15 +154,15 @@ class FunctionCode:
     """The instructions of one function, and its loops."""
 
     mix: Mix
-    #: Innermost ones, in the order of their addresses.
+    #: Innermost loops, in the order of their addresses.
     loops: tuple[Loop, ...] = ()
 
     @cached_property
     def hottest(self) -> Loop | None:
-        """The loop with most arithmetic, then the widest loads.
+        """The loop with most arithmetic; among equals, the loop with the widest loads.
 
-        None without a loop, or if no loop does arithmetic or the widest loads: the loops then handle
-        edges, and the work is straight code.
+        None without a loop, or if no loop has arithmetic or the widest loads. The loops then handle edges,
+        and the main work is outside of loops.
         """
 
         def weight(loop: Loop) -> tuple[Any, ...]:
@@ -178,7 +183,7 @@ def code_of(text: str, symbol: str) -> FunctionCode | None:
 
 
 def instructions_of(text: str, symbol: str) -> list[Instruction]:
-    """Return the instructions of a function, without what fills up behind its end."""
+    """Return the instructions of a function, without the padding after its end."""
     start = text.find(f".text.{symbol}:")
     if start < 0:
         return []
@@ -204,32 +209,32 @@ def instructions_of(text: str, symbol: str) -> list[Instruction]:
 
 
 def _innermost(code: Sequence[Instruction]) -> Iterable[Loop]:
-    """Yield the natural loops that contain no other, as of their branches back.
+    """Yield the natural loops, found by their back edges, that contain no other loop.
 
-    Loops that only wait, for a barrier in memory, say, are left out, and do not count as inner ones.
+    Loops that only wait, for example for a barrier in memory, are left out and do not count as inner loops.
     """
-    index = {each.at: i for i, each in enumerate(code)}
-    before: list[list[int]] = [[] for _ in code]
-    for i, each in enumerate(code):
-        is_guarded = bool(each.guard or _condition(each))
-        if i + 1 < len(code) and (each.name not in _ENDS or is_guarded):
-            before[i + 1].append(i)
-        if each.target in index:
-            before[index[each.target]].append(i)
+    index = {instruction.at: number for number, instruction in enumerate(code)}
+    predecessors: list[list[int]] = [[] for _ in code]
+    for number, instruction in enumerate(code):
+        is_guarded = bool(instruction.guard or _condition(instruction))
+        if number + 1 < len(code) and (instruction.name not in _ENDS or is_guarded):
+            predecessors[number + 1].append(number)
+        if instruction.target in index:
+            predecessors[index[instruction.target]].append(number)
     bodies: dict[int, set[int]] = {}
     tails: dict[int, int] = {}
-    for tail, each in enumerate(code):
-        head = index.get(each.target, len(code)) if each.target is not None else len(code)
+    for tail, branch in enumerate(code):
+        head = index.get(branch.target, len(code)) if branch.target is not None else len(code)
         if head > tail:
             continue
         body, reached = {head}, [tail]
         while reached:
-            here = reached.pop()
-            if here not in body:
-                body.add(here)
-                reached.extend(before[here])
+            number = reached.pop()
+            if number not in body:
+                body.add(number)
+                reached.extend(predecessors[number])
         if 0 in body and head != 0:
-            continue  # entered elsewhere: a jump back from code that was moved out of line
+            continue  # not a loop: code that the compiler moved out of line jumps back
         bodies[head] = bodies.get(head, set()) | body
         tails[head] = tail
     found = {head: [code[i] for i in sorted(body)] for head, body in bodies.items()}
@@ -241,28 +246,29 @@ def _innermost(code: Sequence[Instruction]) -> Iterable[Loop]:
 
 
 def _condition(branch: Instruction) -> str:
-    """Return the predicate that a branch names as its operand, as in ``BRA.U UP0, `(.L_x_1)``."""
+    """Return the predicate among the operands of a branch, as in ``BRA.U UP0, `(.L_x_1)``."""
     found = re.match(r"!?U?P\d\b", branch.operands) if branch.name == "BRA" else None
     return found[0] if found else ""
 
 
 def _step(body: Sequence[Instruction], branch: Instruction) -> int | None:
-    """Return by how much the counter changes that a loop's branch depends on."""
+    """Return the change per iteration of the counter in a loop's condition; None if it is not found."""
     predicate = (branch.guard or _condition(branch)).lstrip("!")
     compares = [
-        each
-        for each in body
-        if each.name in ("ISETP", "UISETP") and each.operands.startswith(f"{predicate},")
+        instruction
+        for instruction in body
+        if instruction.name in ("ISETP", "UISETP")
+        and instruction.operands.startswith(f"{predicate},")
     ]
     if not predicate or not compares:
         return None
     for register in re.findall(r"\bU?R\d+\b", compares[-1].operands):
         add = re.compile(rf"{register}, (?:P\w+, )?{register}(?:\.reuse)?, (-?0x[0-9a-f]+)\b")
-        for each in body:
-            if each.name in ("IADD3", "VIADD", "UIADD3", "IADD", "UVIADD") and (
-                found := add.match(each.operands)
+        for instruction in body:
+            if instruction.name in ("IADD3", "VIADD", "UIADD3", "IADD", "UVIADD") and (
+                found := add.match(instruction.operands)
             ):
                 number = int(found[1], 16)
                 number -= (1 << 32) if number >= 1 << 31 else 0
-                return number if abs(number) <= _MOST_STEPS else None
+                return number if abs(number) <= _MAX_STEP else None
     return None

@@ -1,4 +1,4 @@
-"""The counters that are read, by short names: the metrics of Nsight Compute, and what they count."""
+"""The counters to read, by short name: metrics of Nsight Compute and their meaning."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Figure:
-    """One counter: its metric, how the table names it, and its unit."""
+    """One counter: its metric, its name in tables, and its unit."""
 
     metric: str
     words: str
     unit: str = ""
-    #: What a number of the metric is multiplied by for the unit.
+    #: Factor from the metric to the unit.
     scale: float = 1.0
 
     def text(self, counters: Mapping[str, float]) -> str:
-        """Return its value among counters with the unit; empty if it is not known."""
+        """Return the value of this counter with its unit; empty if it is unknown."""
         value = counters.get(self.metric)
         return "" if value is None else f"{value * self.scale:.4g} {self.unit}".strip()
 
@@ -28,7 +28,7 @@ _SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op"
 _BANKS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op"
 _PEAK = "pct_of_peak_sustained"
 
-#: Reasons for which a warp does not issue, and what it then waits for. Source: Nsight Compute, Kernel
+#: Reasons why a warp does not issue, and what it waits for. Source: Nsight Compute, Kernel
 #: Profiling Guide, "Warp States".
 STALLS = {
     "long_scoreboard": "data from global or local memory",
@@ -91,4 +91,4 @@ def by_name(values: Mapping[str, float]) -> dict[str, float]:
 def stalls(counters: Mapping[str, float]) -> list[tuple[str, float]]:
     """Return the reasons to wait, the longest first, in warps per issued instruction."""
     known = [(name, counters[f"stall_{name}"]) for name in STALLS if f"stall_{name}" in counters]
-    return sorted(known, key=lambda each: -each[1])
+    return sorted(known, key=lambda stall: -stall[1])

@@ -28,10 +28,10 @@ R = TypeVar("R")
 
 #: Longest time of verifying and timing one configuration.
 MEASURE_TIMEOUT_S = 20.0
-#: Longest time of a task that only prepares: the preparation has a limit of its own.
-_NOTHING_S = 60.0
-#: Processes that stand by. A process that dies without a message is replaced twice within a second, and
-#: importing what a GPU needs takes longer than that.
+#: Longest time of a task that only prepares a job: the preparation has its own limit.
+_EMPTY_TASK_S = 60.0
+#: Number of standby processes. A process that dies without a message is replaced twice within a second, and
+#: the imports for a GPU take longer than that.
 STANDBYS = 2
 
 
@@ -43,7 +43,7 @@ class DeviceWorker:
         self._is_started = False
 
     def start(self, device: Device) -> None:
-        """Start the process and make a context before the first job does; return at once."""
+        """Start the process and make a context before the first job needs it; return at once."""
         self.actor.start()
         if not (self._is_started or self.actor.queues):
             self._is_started = True
@@ -58,20 +58,20 @@ class DeviceWorker:
         job: Job,
         configuration: Configuration,
         binary: Binary,
-        *how: Any,
+        *args: Any,
         task: Callable[..., Measurement] | None = None,
     ) -> Measurement:
-        """Run a task on one configuration, by default `tasks.measure`, whatever happens to the process.
+        """Run a task on one configuration, by default `tasks.measure`, and return its measurement.
 
-        A time-out or the death of the process becomes a measurement too. If a process dies without a
-        message, a new one tries once more: the first may have been killed from outside.
+        A time-out or the death of the process is a measurement too. If a process dies without a message, a
+        new process tries once more: the first may have been killed from outside.
         """
         failed = replace(tasks.draft_of(job, configuration, binary), status=Status.CRASHED)
         limit_s = self.timeout_s
         for _ in range(2):
             try:
                 return self.ask(
-                    task or tasks.measure, configuration, binary, *how, job=job, timeout_s=limit_s
+                    task or tasks.measure, configuration, binary, *args, job=job, timeout_s=limit_s
                 )
             except ActorTimeout:
                 message = f"no result after {limit_s:g} s; the kernel hangs"
@@ -90,7 +90,7 @@ class DeviceWorker:
 
     def prepare(self, job: Job) -> None:
         """Make the context and upload the data of a job; raise `AutotuneError` if that fails."""
-        self.ask(prepare_job, job=job, timeout_s=_NOTHING_S)
+        self.ask(prepare_job, job=job, timeout_s=_EMPTY_TASK_S)
 
     def ask(
         self,
@@ -123,8 +123,8 @@ class DeviceWorker:
 def device_actor(device: Device | None = None) -> ChildActor:
     """Return a process that measures on a device of this machine.
 
-    It begins with all imports that ``device`` needs. On a CPU no process stands by, because its start would
-    disturb the measurements.
+    It begins with all imports for ``device``. A CPU gets no standby process, because its start would disturb
+    the measurements.
     """
     if device is None:
         return ChildActor(prepare=prepare_job)

@@ -16,7 +16,7 @@ _TIMEOUT_S = 60.0
 
 
 def disassembler() -> str:
-    """Return the path of nvdisasm; empty if it is not installed. Triton brings one of its own."""
+    """Return the path of nvdisasm; empty if it is not installed. Triton has its own copy."""
     if found := find_program("nvdisasm"):
         return found
     triton = find_spec("triton")
@@ -38,7 +38,7 @@ def disassembled(code: bytes) -> str:
         file.flush()
         try:
             done = subprocess.run(
-                # Without the analysis of data flow, which doubles the time and changes no instruction.
+                # The analysis of data flow doubles the time and changes no instruction.
                 [program, "--print-code", "--no-dataflow", file.name],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -1,4 +1,4 @@
-"""Measures configurations of one problem on one device or several: compile, prune, verify, time."""
+"""Measures configurations of one problem on one or more devices: compile, prune, verify, time."""
 
 from __future__ import annotations
 
@@ -25,39 +25,40 @@ from autotune.errors import AutotuneError, FleetError
 from autotune.kernel import modules
 from autotune.kernel.launches import LaunchSequence, exceeded_limit, launch_sequence
 from autotune.kernel.spec import Kernel
-from autotune.measure.compilers import LIKELY, CompilerPool
+from autotune.measure.compilers import MAX_SUGGESTED, CompilerPool
 from autotune.measure.device_worker import DeviceWorker
 from autotune.measure.measurement import Measurement, Status, with_metrics
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
-#: Configurations that a GPU has at a time: one is measured, the next is prepared. The second number is the
-#: most that are on their way to a device of another machine.
-PER_DEVICE, _MOST_ON_THE_WAY = 2, 8
+#: Configurations that a GPU has at a time: one is measured, the next is prepared.
+PER_DEVICE = 2
+#: Most configurations in flight to a device of another machine.
+_MAX_IN_FLIGHT = 8
 #: Configurations that a CPU compiles before it measures them.
-AT_ONCE = 16
+_CPU_BATCH = 16
 #: Statuses of configurations without a binary.
 _STATUS_OF_FAILURE = {
     CompileFailure.REJECTED: Status.COMPILE_FAILED,
     CompileFailure.RESOURCES: Status.PRUNED,
     CompileFailure.TIMED_OUT: Status.TIMED_OUT,
 }
-#: Configurations whose compile job is remembered.
-_KNOWN = 1024
-#: Seconds after which the main thread gives way to a thread with a device's next task.
+#: Most configurations whose compile job is cached.
+_CACHED_JOBS = 1024
+#: Seconds after which the main thread gives way to the thread with the next task of a device.
 _SWITCH_S = 0.0002
 
-#: A configuration that is compiled, or whose measurement needs no compile.
-_Known: TypeAlias = Compiled | Measurement
+#: The result of a compile, or a measurement that needs none.
+_Outcome: TypeAlias = Compiled | Measurement
 
 
 def nothing() -> None:
-    """Return None: no configuration is at hand."""
+    """Return None: no compiled configuration is at hand."""
 
 
 def ignore(configuration: Configuration) -> None:
-    """Ignore that a configuration is begun."""
+    """Do nothing when a configuration begins."""
 
 
 class Evaluator(Protocol):
@@ -72,14 +73,14 @@ class Evaluator(Protocol):
     ) -> Iterable[Measurement]:
         """Yield one measurement per configuration, in any order.
 
-        ``configurations`` is read only as devices and compilers need more, at most ``ahead`` of the
-        results. ``begin`` is called with each configuration that a device begins, by the thread that
-        asks for results. Where a device would wait for compilers, a configuration that was compiled
-        before is measured: ``at_hand`` returns it, or None.
+        ``configurations`` is read only when devices and compilers need more, at most ``ahead`` before the
+        results. The thread that reads the results calls ``begin`` with each configuration that a device
+        begins. If a device would wait for compilers, it gets a configuration that was compiled before:
+        ``at_hand`` returns one, or None.
         """
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
-        """Take note of configurations that are likely to come next; returns at once."""
+        """Take note of configurations that probably come next; return at once."""
 
     def recall(self, measurement: Measurement) -> None:
         """Take note of a result of an earlier run."""
@@ -88,9 +89,10 @@ class Evaluator(Protocol):
 class DeviceEvaluator:
     """The evaluator of one device, or of several devices of one model.
 
-    Times of two cards of one model differ by a few per cent: each stops early by its own best, and one
-    card alone decides the winner. As a context manager it uploads data to all devices, and releases
-    all but the first at the end. The job's device is the first; ``others`` are of the same model.
+    Times of two cards of one model differ by a few per cent. Early stops therefore compare a card only with
+    its own best, and one card alone decides the winner. As a context manager the evaluator uploads data to
+    all devices, and releases all but the first at the end. The job's device is the first; ``others`` are
+    of the same model.
     """
 
     def __init__(
@@ -107,16 +109,16 @@ class DeviceEvaluator:
             _Lane(kernel, replace(job, device=device), its_worker, rule or StoppingRule())
             for device, its_worker in [(job.device, worker), *others]
         ]
-        # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
+        # Compiles would disturb times on a CPU, but not on a GPU while one core stays free.
         self.compiles_ahead = job.device.is_cuda
         self._per_device = PER_DEVICE if self.compiles_ahead or len(self._lanes) > 1 else 1
-        #: Kept, as hints repeat.
-        self.job_or_verdict = lru_cache(_KNOWN)(self._job_or_verdict)
-        self._launches: Callable[[Configuration], LaunchSequence] = lru_cache(_KNOWN)(
+        #: Cached, because hints repeat.
+        self.job_or_verdict = lru_cache(_CACHED_JOBS)(self._job_or_verdict)
+        self._launches: Callable[[Configuration], LaunchSequence] = lru_cache(_CACHED_JOBS)(
             lambda c: launch_sequence(kernel, c, job.problem, job.device)
         )
         self._switch_s = sys.getswitchinterval()
-        #: Texts that are equal for configurations that share a measurement.
+        #: Key of binary, launch and workspaces, by configuration; an equal key means an equal measurement.
         self.twins: dict[Configuration, str] = {}
 
     def __enter__(self) -> DeviceEvaluator:
@@ -139,7 +141,7 @@ class DeviceEvaluator:
         if not self.compiles_ahead:
             return
         jobs = []
-        for stage in map(self.job_or_verdict, configurations[:LIKELY]):
+        for stage in map(self.job_or_verdict, configurations[:MAX_SUGGESTED]):
             if isinstance(stage, CompileJob):
                 jobs.append(stage)
                 if len(jobs) == self.compilers.processes:
@@ -158,31 +160,31 @@ class DeviceEvaluator:
         ahead: int | None = None,
         at_hand: Callable[[], Configuration | None] = nothing,
     ) -> Iterator[Measurement]:
-        """Yield one measurement per configuration: first compiled, first measured; a CPU keeps the order."""
-        batch = _Batch(self, configurations, min(ahead or LIKELY, LIKELY), at_hand)
+        """Yield one measurement per configuration, in the order of finished compiles; a CPU keeps the order."""
+        batch = _Batch(self, configurations, min(ahead or MAX_SUGGESTED, MAX_SUGGESTED), at_hand)
         try:
             while True:
                 batch.take_up(any(lane.begun for lane in self._lanes))
                 begun = 0
                 while (lane := self._idlest()) and batch.supply():
-                    configuration, known = batch.ready.popleft()
+                    configuration, outcome = batch.ready.popleft()
                     if not lane.begun:
                         begin(configuration)
-                    lane.begin(self._measure_compiled, configuration, known, batch.done.put)
+                    lane.begin(self._measure_compiled, configuration, outcome, batch.done.put)
                     begun += 1
                 if begun and self.has_room:
-                    continue  # the next may be compiled, too, and go to another device
+                    continue  # the next configuration may be compiled, too, and go to another device
                 if batch.compiling == 0 and not any(lane.begun for lane in self._lanes):
                     return
                 lane = batch.next_done()
                 if lane not in self._lanes:
-                    continue  # a binary, or a device that failed
+                    continue  # a compile has ended, or the device has failed
                 try:
                     measurement = lane.begun[0].future.result()
                 except AutotuneError as error:
                     self._give_up(lane, error)
                     batch.ready.extendleft(
-                        (begun.configuration, begun.known) for begun in reversed(lane.begun)
+                        (begun.configuration, begun.outcome) for begun in reversed(lane.begun)
                     )
                     continue
                 lane.begun.popleft()
@@ -190,7 +192,7 @@ class DeviceEvaluator:
                 if lane.begun:
                     begin(lane.begun[0].configuration)
         finally:
-            self.compilers.is_all_asked = False
+            self.compilers.is_all_submitted = False
             for lane in self._lanes:
                 while lane.begun:
                     lane.begun.popleft().future.cancel()
@@ -222,24 +224,25 @@ class DeviceEvaluator:
         )
 
     def _measure_compiled(
-        self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None
+        self,
+        lane: _Lane,
+        configuration: Configuration,
+        outcome: _Outcome,
+        before: Future[Any] | None,
     ) -> Measurement:
-        """Prepare while another thread uses the device, then measure."""
+        """Prepare while another thread uses the device; then measure."""
         twin: str | Measurement = (
-            self._twin(configuration, known) if isinstance(known, Compiled) else known
+            self._twin_key(configuration, outcome) if isinstance(outcome, Compiled) else outcome
         )
         if before is not None:
             wait([before])
         if isinstance(twin, Measurement):
             return twin
-        assert isinstance(known, Compiled) and known.binary is not None
-        return lane.measure_binary(configuration, known.binary, known.seconds, twin)
+        assert isinstance(outcome, Compiled) and outcome.binary is not None
+        return lane.measure_binary(configuration, outcome.binary, outcome.seconds, twin)
 
-    def _twin(self, configuration: Configuration, compiled: Compiled) -> str | Measurement:
-        """Return a text that is equal for configurations of equal binary, launch and workspaces.
-
-        The measurement where no binary can be launched.
-        """
+    def _twin_key(self, configuration: Configuration, compiled: Compiled) -> str | Measurement:
+        """Return the key of binary, launch and workspaces; a measurement if no binary can be launched."""
         binary, seconds = compiled.binary, compiled.seconds
         if binary is None:
             status = _STATUS_OF_FAILURE[compiled.failure]
@@ -258,16 +261,16 @@ class DeviceEvaluator:
 
     @property
     def has_room(self) -> bool:
-        """A device can take another configuration."""
+        """True if a device can take another configuration."""
         return self._idlest() is not None
 
     def _idlest(self) -> _Lane | None:
-        """Return the device with the fewest configurations; None if all have enough."""
+        """Return the device with the fewest configurations; None if all devices have enough."""
         lane = min(self._lanes, key=lambda lane: len(lane.begun))
-        return lane if len(lane.begun) < max(self._per_device, lane.on_the_way) else None
+        return lane if len(lane.begun) < max(self._per_device, lane.in_flight) else None
 
     def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
-        """Go on without a device that failed; without the first, which decides, the run ends."""
+        """Continue without a device that failed; raise the error if it is the first, which decides the winner."""
         if lane is self._lanes[0] or isinstance(error, FleetError):
             raise error
         self._lanes.remove(lane)
@@ -281,7 +284,7 @@ class DeviceEvaluator:
 
 
 class _Batch:
-    """Configurations on their way to a device, taken from the source as compilers need work."""
+    """Configurations between their source and a device, taken when compilers need work."""
 
     def __init__(
         self,
@@ -295,27 +298,27 @@ class _Batch:
         self._source, self._at_hand = iter(configurations), at_hand
         self._is_dry = False
         #: Configurations that a device can take, in the order of compiling.
-        self.ready: deque[tuple[Configuration, _Known]] = deque()
+        self.ready: deque[tuple[Configuration, _Outcome]] = deque()
         self.compiling = 0
-        #: Devices that are done with a configuration, and configurations that are compiled.
+        #: Devices that have finished a configuration, and configurations that are compiled.
         self.done: SimpleQueue[_Lane | tuple[Configuration, Future[Compiled]]] = SimpleQueue()
 
     def take_up(self, is_measuring: bool) -> None:
-        """Give compilers more work; on a CPU once the last is measured, and wait for them."""
+        """Give the compilers more work; on a CPU wait for all measurements before and for the compilers after."""
         if not self._evaluator.compiles_ahead:
             if not (is_measuring or self.ready):
-                self._compilers.is_all_asked = True
-                self._take(self._source, min(AT_ONCE, self._ahead))
+                self._compilers.is_all_submitted = True
+                self._take(self._source, min(_CPU_BATCH, self._ahead))
             return
         while not self._is_dry and len(self.ready) + self.compiling < self._ahead:
             if self._compilers.has_enough:
                 return
-            self._compilers.is_all_asked = self._is_dry = not self._take(self._source)
+            self._compilers.is_all_submitted = self._is_dry = not self._take(self._source)
             if not self.done.empty() or (self._evaluator.has_room and self.supply()):
-                return  # a device comes first
+                return  # the device gets its work first
 
     def supply(self) -> bool:
-        """Return whether a device can take a configuration; while compilers work, one that is at hand."""
+        """Return whether a configuration is ready; while compilers work, use a configuration at hand."""
         if not self.ready and self.compiling:
             self._take(iter(self._at_hand, None))
         return bool(self.ready)
@@ -323,12 +326,15 @@ class _Batch:
     def _take(self, configurations: Iterator[Configuration], count: int = 1) -> bool:
         """Submit configurations to the compilers unless they are pruned; return False if there are none.
 
-        Compiled configurations go to `ready`; the others go to `done` when their compile ends. A CPU waits for all.
+        Compiled configurations go to `ready`; others go to `done` when their compile ends. A CPU waits for all.
         """
-        jobs = [(c, self._evaluator.job_or_verdict(c)) for c in islice(configurations, count)]
+        jobs = [
+            (configuration, self._evaluator.job_or_verdict(configuration))
+            for configuration in islice(configurations, count)
+        ]
         stages = [
-            (c, self._compilers.submit(job) if isinstance(job, CompileJob) else job)
-            for c, job in jobs
+            (configuration, self._compilers.submit(job) if isinstance(job, CompileJob) else job)
+            for configuration, job in jobs
         ]
         if not self._evaluator.compiles_ahead:
             wait([stage for _, stage in stages if isinstance(stage, Future)])
@@ -359,79 +365,83 @@ class _Batch:
 @dataclass(frozen=True)
 class _Begun:
     configuration: Configuration
-    known: _Known
+    outcome: _Outcome
     future: Future[Measurement]
 
 
 class _Lane:
-    """One device with its worker, its best times, and threads: one measures, others prepare the next task."""
+    """One device with its worker, its best times, and threads: one measures, others prepare the next tasks."""
 
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
         self.job, self.worker = job, worker
-        # A slower configuration may need less energy: nothing is stopped early for its time.
+        # A slower configuration may need less energy, so its time does not stop it early.
         self.rule = replace(rule, false_stop=0.0) if job.objective.needs_energy else rule
         self._kernel = kernel
-        #: Configurations that were begun and not yielded, in that order.
+        #: Configurations in progress, in the order of their begin.
         self.begun: deque[_Begun] = deque()
-        #: Samples of the best so far, with which others are compared; empty if there is none.
+        #: Samples of the fastest configuration so far, to compare with; empty if there is none.
         self._best_samples_ms: tuple[float, ...] = ()
         self._best_cost = math.inf
-        #: The card of these samples; in a fleet another may replace it.
+        #: UUID of the card of these samples; in a fleet another card may replace it.
         self._best_uuid = job.device.uuid
-        self._same: dict[str, Measurement] = {}
-        self._threads = ThreadPoolExecutor(_MOST_ON_THE_WAY)
+        #: Measurements by their key; see `DeviceEvaluator.twins`.
+        self._by_twin: dict[str, Measurement] = {}
+        self._threads = ThreadPoolExecutor(_MAX_IN_FLIGHT)
         #: Last task of the threads.
         self._last: Future[Any] | None = None
-        #: Shortest way to the device and back so far, and the time of the last configuration on it.
-        self._way_s, self._busy_s = math.inf, 0.0
+        #: Shortest round trip to the device so far.
+        self._round_trip_s = math.inf
+        #: Time of the last configuration on the device.
+        self._busy_s = 0.0
 
     def prepare(self) -> None:
-        """Upload data in a thread; a failure shows at the first measurement."""
+        """Upload data in a thread; the first measurement raises the error if that fails."""
         self._last = self._threads.submit(self.worker.prepare, self.job)
 
     def begin(
         self,
         task: Any,
         configuration: Configuration,
-        known: _Known,
+        outcome: _Outcome,
         done: Callable[[_Lane], None],
     ) -> None:
         before = None if self.worker.actor.queues else self._last
-        future = self._threads.submit(task, self, configuration, known, before)
+        future = self._threads.submit(task, self, configuration, outcome, before)
         self._last = future
-        self.begun.append(_Begun(configuration, known, future))
+        self.begun.append(_Begun(configuration, outcome, future))
         future.add_done_callback(lambda _: done(self))
 
     def end(self, wait: bool) -> None:
         """End the threads; later configurations get new ones."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
-        self._threads, self._last = ThreadPoolExecutor(_MOST_ON_THE_WAY), None
+        self._threads, self._last = ThreadPoolExecutor(_MAX_IN_FLIGHT), None
 
     @property
-    def on_the_way(self) -> int:
-        """Configurations that keep a device of another machine busy while others come and go."""
+    def in_flight(self) -> int:
+        """Number of configurations in flight that keeps a device of another machine busy."""
         if not self.worker.actor.queues or not self._busy_s:
             return 0
-        return min(_MOST_ON_THE_WAY, 1 + math.ceil(self._way_s / self._busy_s))
+        return min(_MAX_IN_FLIGHT, 1 + math.ceil(self._round_trip_s / self._busy_s))
 
     def measure_binary(
         self, configuration: Configuration, binary: Binary, compile_s: float, twin: str
     ) -> Measurement:
-        """Measure a configuration, or reuse the measurement of its twin."""
-        if twin not in self._same:
+        """Measure a configuration, or reuse the measurement with an equal key."""
+        if twin not in self._by_twin:
             best, begun_s = (self._best_samples_ms, self._best_cost), time.monotonic()
-            self._same[twin] = found = self.worker.measure(
+            self._by_twin[twin] = found = self.worker.measure(
                 self.job, configuration, binary, self.rule, *best
             )
             self._busy_s = found.verify_s + found.measure_s
-            self._way_s = min(self._way_s, time.monotonic() - begun_s - self._busy_s)
-        measurement = replace(self._same[twin], configuration=configuration, compile_s=compile_s)
+            round_trip_s = time.monotonic() - begun_s - self._busy_s
+            self._round_trip_s = min(self._round_trip_s, round_trip_s)
+        measurement = replace(self._by_twin[twin], configuration=configuration, compile_s=compile_s)
         measurement = with_metrics(measurement, self._kernel, self.job.problem, self.job.device)
         self.recall(measurement)
         return measurement
 
     def recall(self, measurement: Measurement) -> None:
-        """Compare later configurations with this measurement, if it is the best of its card."""
+        """Compare later configurations with this measurement if it is the best of its card."""
         if measurement.status is not Status.OK:
             return
         uuid = measurement.device_uuid or self.job.device.uuid

@@ -13,8 +13,8 @@ from autotune.measure.measurement import CheckResult
 from autotune.measure.worker_state import Job, current, prepare_job
 from autotune.values import Configuration
 
-#: Longest time that launching adds to each launch of `Executor.run`: much more than the 2 to 4 µs of the
-#: last column of docs/timing.md.
+#: Upper bound in milliseconds of the time that launching adds to each launch of `Executor.run`. The last
+#: column of docs/timing.md has 2 to 4 µs.
 _LAUNCHING_MS = 0.02
 
 
@@ -26,7 +26,7 @@ class Launchable:
         self.executor, self.data, kernel = current()
         self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
         self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
-        #: Workspaces of this configuration; other ones may replace those of `data` later.
+        #: Workspaces of this configuration; `data` may later have those of another configuration.
         self.scratch = self.data.scratch
         self.binary = binary
         self.deterministic = kernel.is_deterministic(configuration, job.problem)
@@ -36,10 +36,12 @@ class Launchable:
         self.verified_ms: list[float] = []
 
     def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
-        """Return module and steps on a data set."""
+        """Return the module and the launch steps for a data set."""
         if dataset not in self._bound:
             steps = self.data.bind(self.plan, dataset, self.binary)
-            if constants := self.data.constants(dataset):  # set in a module of the data set's own
+            if constants := self.data.constants(
+                dataset
+            ):  # each data set with constants needs its own module
                 module = self.executor.load(self.binary, constants)
             else:
                 module = self._module = self._module or self.executor.load(self.binary, {})
@@ -51,7 +53,7 @@ class Launchable:
         self.verified_ms.append(taken_ms - _LAUNCHING_MS * len(steps))
 
     def verify(self) -> tuple[CheckResult, ...]:
-        """Check every data set, the first twice; leaves the working buffers holding the last one."""
+        """Check every data set, the first twice. The working buffers then hold the last data set."""
         if not all(dataset.bounds for dataset in self.data.datasets.values()):
             raise AutotuneError(
                 "the results that configurations agreed on were removed from the cache of data; run "

@@ -1,4 +1,4 @@
-"""The measurement of one configuration: status, resources, errors, times, and what they cost."""
+"""The measurement of one configuration: status, resources, errors, times, and cost."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class Status(StrEnum):
     IMPLAUSIBLE = "implausible"
     #: Correct, but compute-sanitizer found a fault: an access, a race, a barrier.
     UNSAFE = "unsafe"
-    #: Correct, but another run on the same data gave other bits, though it is declared deterministic.
+    #: Correct and declared deterministic, but a second run on the same data gave other bits.
     NOT_DETERMINISTIC = "not_deterministic"
 
     @property
     def is_timed(self) -> bool:
-        """A time of this status can be compared with others."""
+        """True if a time of this status can be compared with others."""
         return self in (Status.OK, Status.STOPPED_EARLY)
 
 
@@ -70,15 +70,15 @@ class Energy:
     from the power of the idle device.
     """
 
-    #: Per call, in millijoules, the draw of the idle device included.
+    #: Millijoules per call, including the draw of the idle device.
     call_mj: float
-    #: Mean over the window, of the whole board.
+    #: Mean power of the whole board over the window.
     power_w: float
     calls: int = 0
     window_s: float = 0.0
-    #: Power limit of the device; None if unknown.
+    #: Power limit of the device in watts; None if unknown.
     limit_w: float | None = None
-    #: Read at the end of the window, under load.
+    #: Clocks at the end of the window, under load.
     clocks: Clocks = UNKNOWN_CLOCKS
 
 
@@ -88,15 +88,15 @@ class Measurement:
 
     configuration: Configuration
     status: Status
-    #: One line for a person; empty when all is well.
+    #: One line for the user; empty if there is nothing to report.
     message: str = ""
-    #: Time of each launch sequence in milliseconds, without the first, discarded one.
+    #: Milliseconds of each launch sequence, without the first, which is discarded.
     samples_ms: tuple[float, ...] = ()
     checks: tuple[CheckResult, ...] = ()
     entries: tuple[CompiledFunction, ...] = ()
-    #: Dynamic shared memory per block, of the launch that has most.
+    #: Dynamic shared memory per block, the largest of all launches.
     dynamic_shared_bytes: int = 0
-    #: Key of the binary it ran; equal binary and launch share one measurement.
+    #: Key of the binary. Configurations of equal binary and launch share one measurement.
     binary_key: str = ""
     compile_s: float = 0.0
     verify_s: float = 0.0
@@ -104,13 +104,13 @@ class Measurement:
     clocks: Clocks = UNKNOWN_CLOCKS
     #: Empty in a replay.
     device_uuid: str = ""
-    #: Launching of the samples, ``graph`` or ``stream``; empty if nothing was timed.
+    #: How the samples were launched: ``graph`` or ``stream``; empty if nothing was timed.
     launched_by: str = ""
-    #: None if not measured.
+    #: Energy of one call; None if not measured.
     energy: Energy | None = None
     #: The kernel's own metrics by name.
     metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
-    #: The cost if it is not the median; see `cost`.
+    #: Cost by an `Objective` other than the time; see `cost`.
     score: float | None = None
 
     @property
@@ -120,9 +120,9 @@ class Measurement:
 
     @property
     def cost(self) -> float | None:
-        """Number that a search minimises; None if nothing comparable was timed.
+        """Number that a search minimises: the median time, or the cost by an `Objective`.
 
-        The median, or the cost by an `Objective`.
+        None if nothing comparable was timed.
         """
         if self.score is None:
             return self.median_ms
@@ -140,7 +140,7 @@ class Measurement:
 
     @property
     def largest_function(self) -> CompiledFunction:
-        """Function with most registers; an empty one if nothing was compiled."""
+        """Function with the most registers; one without data if nothing was compiled."""
         return max(
             self.entries,
             key=lambda function: function.registers or 0,
@@ -156,28 +156,28 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Objective:
-    """The value of a measurement that is minimised: ``time``, ``energy`` or ``edp``, their product."""
+    """The quantity that a search minimises: ``time``, ``energy``, or their product ``edp``."""
 
     name: str
     unit: str
 
     @property
     def needs_energy(self) -> bool:
-        """Energy must be measured; a portfolio and other devices' records, which are of times, do not help."""
+        """True if energy must be measured. Portfolios and records of other devices, which have times, do not help."""
         return self.name != "time"
 
     @property
     def finals_share(self) -> float:
-        """Share of a run's time that is kept for the finals: windows of energy take half a second each."""
+        """Share of a run's time that is reserved for the finals: an energy window takes half a second."""
         return 0.4 if self.needs_energy else 0.15
 
     @property
     def label(self) -> str:
-        """Name to print; empty for the time, which is the default."""
+        """Name to print; empty for time, the default."""
         return self.name if self.needs_energy else ""
 
     def folder(self, out: Path) -> Path:
-        """Return the default folder of a run's files: all records of a folder have one objective."""
+        """Return the default folder of a run's files: all records of a folder have the same objective."""
         return Path(f"{out}-{self.name}") if self.needs_energy else out
 
     def of(self, time_ms: float, energy: Energy | None) -> float | None:
@@ -198,7 +198,7 @@ class Objective:
         )
 
     def costs(self, times_ms: Sequence[float], energies: Sequence[Energy]) -> Sequence[float]:
-        """Return the cost of every round of a race: of its time, or of its energy at the median time."""
+        """Return the cost of each round of a race, from its time, or from its energy and the median time."""
         if not self.needs_energy:
             return times_ms
         found = (self.of(median(times_ms), energy) for energy in energies)
@@ -230,7 +230,7 @@ def require(objective: Objective, device: Device, why_no_energy: str) -> None:
 def with_metrics(
     measurement: Measurement, kernel: Kernel, problem: Problem, device: Device
 ) -> Measurement:
-    """Return a measurement with the kernel's metrics of the quantities that are known."""
+    """Return a measurement with the kernel's metrics, computed from the known quantities."""
     if not kernel.metrics or measurement.median_ms is None:
         return measurement
     function, energy = measurement.largest_function, measurement.energy
@@ -253,7 +253,7 @@ def with_metrics(
 
 
 def front(measured: Sequence[Measurement]) -> list[Measurement]:
-    """Return the Pareto front of time and energy, fastest first, of measurements in full."""
+    """Return the Pareto front of time and energy among complete measurements, fastest first."""
     known = [
         (row.median_ms, row.energy_mj, row)
         for row in measured
@@ -261,7 +261,7 @@ def front(measured: Sequence[Measurement]) -> list[Measurement]:
     ]
     best: list[Measurement] = []
     least_mj = math.inf
-    for _, energy_mj, row in sorted(known, key=lambda each: each[:2]):
+    for _, energy_mj, row in sorted(known, key=lambda entry: entry[:2]):
         if energy_mj < least_mj:
             best.append(row)
             least_mj = energy_mj

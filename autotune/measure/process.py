@@ -1,6 +1,6 @@
-"""The contract of actors, which run tasks in another process and can always be ended; child processes.
+"""Runs tasks in other processes: the contract of such an actor, and child processes of this machine.
 
-Children die with their parent, leave Ctrl-C to it, and print to stderr only.
+A child process dies with its parent, ignores Ctrl-C, and prints to stderr only.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from autotune.errors import AutotuneError
 
 R = TypeVar("R")
 
-#: Longest time to make a context and upload the data of a job.
+#: Longest time to make a device context and upload the data of a job.
 PREPARE_TIMEOUT_S = 600.0
-#: The error of tasks whose actor was closed meanwhile.
+#: Error message of a task whose actor is closed.
 ENDED = "the processes of the run were ended"
-#: prctl option: signal to get when the parent dies. Source: prctl(2).
+#: prctl option: the signal that a process gets when its parent dies. Source: prctl(2).
 _PR_SET_PDEATHSIG = 1
-#: Longest time until a process is ready for tasks: an interpreter, and imports from a slow disk.
+#: Longest time until a process is ready for tasks: it starts an interpreter and imports from a slow disk.
 _BEGIN_TIMEOUT_S = 600.0
-#: Longest time from SIGKILL to the end: a driver takes some to give the memory of a device back.
+#: Longest time from SIGKILL to the end of a process: a driver first releases the memory of the device.
 _END_TIMEOUT_S = 60.0
-#: Between two looks at whether it has ended.
-_END_GLANCE_S = 0.001
-#: Between two looks at whether a task is stuck.
-_GLANCE_S = 0.1
-#: What the interpreter of a child runs. Modules are found where the parent finds them; its main
-#: module is not imported again, so that a script needs no guard against that.
+#: Time between two checks whether a killed process has ended.
+_END_POLL_S = 0.001
+#: Time between two checks whether a task is stuck.
+_STUCK_POLL_S = 0.1
+#: Program of a child process. It uses the parent's module path. It does not import the parent's main module,
+#: so that a script needs no ``if __name__ == "__main__"``.
 _PROGRAM = f"import sys; sys.path[:] = sys.argv[3:]; from {__name__} import serve_tasks; serve_tasks(*sys.argv[1:3])"
 
 
 class ActorFailed(Exception):
-    """A process gave no answer to a task."""
+    """A process did not answer a task."""
 
-    #: The turn in which it failed; -1 before the first, and in a task without turns.
+    #: The turn in which the task failed; -1 before the first turn, and in a task without turns.
     turn = -1
 
 
@@ -59,18 +59,18 @@ class ActorDied(ActorFailed):
 
 
 class ActorTimeout(ActorFailed):
-    """A task, or one of its turns, took too long; its process was killed."""
+    """A task, or one of its turns, took too long; the process was killed."""
 
 
 class Actor(Protocol):
-    """A process that runs functions of modules, one at a time. Any thread may use it."""
+    """A process that runs module-level functions, one at a time. Any thread may use it."""
 
-    #: Whether it is on another machine, where the tasks of several threads wait. Else threads had
-    #: better wait for their turn here.
+    #: True if the process is on another machine and queues the tasks of several threads there. Otherwise
+    #: threads should wait here until the process is free.
     queues: bool
 
     def start(self) -> None:
-        """Begin the process, which else happens at the first task; return at once."""
+        """Start the process before the first task does; return at once."""
 
     def ask(
         self,
@@ -81,23 +81,23 @@ class Actor(Protocol):
         turn_limits_s: Sequence[float] = (),
         key: str = "",
     ) -> R:
-        """Return ``task(*args)``, or raise what it raises.
+        """Run ``task(*args)`` in the process; return its result, or raise its exception.
 
-        With ``job`` the process prepares that first, within `PREPARE_TIMEOUT_S`, and calls
-        ``task(job, *args)``. With ``turn_limits_s`` the task gets `Turns` as its last argument, and
-        none of its turns may take longer than its limit. Tasks of an equal ``key`` may share one answer.
+        With ``job`` the process first prepares the job, within `PREPARE_TIMEOUT_S`, and then calls
+        ``task(job, *args)``. With ``turn_limits_s`` the task gets `Turns` as its last argument, and each
+        turn has a time limit. Tasks of an equal ``key`` may share one answer.
 
         Raises `ActorDied`, `ActorTimeout`, and `AutotuneError` if the actor was closed.
         """
 
     def close(self) -> None:
-        """End the process, whatever it does, for good. Any thread may, twice, and after Ctrl-C."""
+        """Kill the process for good, even during a task. Any thread may call this, twice, and after Ctrl-C."""
 
 
 class Turns:
-    """The turn that a task is at and its begin (`time.monotonic`), in memory that two processes share.
+    """The current turn of a task and its begin (`time.monotonic`), in memory that two processes share.
 
-    A task that hangs or dies cannot say where.
+    They show where a task hangs or dies, because the task itself can no longer report it.
     """
 
     def __init__(self, file: Path) -> None:
@@ -105,31 +105,31 @@ class Turns:
 
     @classmethod
     def begin(cls, file: Path) -> Turns:
-        """Write the file of a task that has not begun a turn."""
+        """Write the file of a task before its first turn."""
         np.array([-1, time.monotonic()]).tofile(file)
         return cls(file)
 
     @property
-    def running(self) -> int:
-        """The turn that runs; -1 before the first."""
+    def current(self) -> int:
+        """Number of the current turn; -1 before the first."""
         return int(self._cells[0])
 
     def begin_turn(self, turn: int) -> None:
-        """Note that a turn begins."""
+        """Record the begin of a turn."""
         self._cells[1] = time.monotonic()
         self._cells[0] = turn
 
     def is_stuck(self, limits_s: Sequence[float]) -> bool:
-        """Return whether the turn that runs has taken longer than its limit."""
-        turn, since_s = self._cells
+        """Return whether the current turn has taken longer than its limit."""
+        turn, begin_s = self._cells
         limit_s = limits_s[int(turn)] if turn >= 0 else PREPARE_TIMEOUT_S
-        return bool(time.monotonic() - since_s > limit_s)
+        return bool(time.monotonic() - begin_s > limit_s)
 
 
 class Child:
-    """One process, which `start` begins.
+    """One child process.
 
-    It calls ``begin`` first, a function of a module. If that fails, the first task shows it.
+    `start` begins it. The process first calls ``begin``, a module-level function, and ignores its errors.
     """
 
     def __init__(self, begin: Callable[[], object] | None = None) -> None:
@@ -137,28 +137,31 @@ class Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_killed = False
-        #: Whether the process has ended, or was not started. No event: a Ctrl-C while a thread waits
-        #: for an event can leave its lock locked for ever.
+        #: True if the process has ended, or could not be started. This is no `threading.Event`, because a
+        #: Ctrl-C while a thread waits for an event can leave its lock locked for ever.
         self.is_gone = False
         self._death = "killed before it was started"
         self._failure: Exception | None = None
-        self._connection, self._its_end = Pipe()
-        self._connection.send(begin)  # waits there until the process reads it
-        self._is_begun = False
-        #: Whether it owes an answer, also to a thread that Ctrl-C took away.
-        self._is_asked = False
+        self._connection, self._child_end = Pipe()
+        self._connection.send(begin)  # stays in the pipe until the process reads it
+        #: True if the process has reported that it is ready.
+        self._has_begun = False
+        #: True until the process has answered, even if a Ctrl-C ended the wait for the answer.
+        self._is_busy = False
 
     @property
     def pid(self) -> int:
-        """The process id; 0 before there is one."""
+        """The process id; 0 before the start."""
         return self._process.pid if self._process else 0
 
     @property
     def is_ready(self) -> bool:
-        """True while the process can take a task."""
-        if self._is_killed or self._is_asked or self.is_gone:
+        """True if the process can take a task."""
+        if self._is_killed or self._is_busy or self.is_gone:
             return False
-        return not (self._is_begun and self._connection.poll())  # unasked: the end of the pipe
+        return not (
+            self._has_begun and self._connection.poll()
+        )  # data without a task: the end of the pipe
 
     def start(self) -> None:
         """Start the process; return at once."""
@@ -170,27 +173,27 @@ class Child:
         task: Callable[..., R],
         *args: Any,
         is_stuck: Callable[[], bool] | None = None,
-        heard: Callable[[Any], object] | None = None,
+        on_message: Callable[[Any], object] | None = None,
     ) -> R:
-        """Call a function of a module in the process, and return its answer; for one thread at a time.
+        """Call a module-level function in the process, and return its result; for one thread at a time.
 
-        The time counts from when the process is ready, and again from each value that the task
-        tells (`tell`) and ``heard`` is called with. Once ``is_stuck`` is true the process is killed
-        before its time.
+        ``on_message`` gets each message that the task sends by `send_message`. The time limit applies from
+        when the process is ready, and again from each message. The process is killed earlier if
+        ``is_stuck`` returns true.
 
-        Raises `ActorTimeout` if the task took too long, `ActorDied` if the process
-        ended, and `AutotuneError` if it could not be started or another thread killed it.
+        Raises `ActorTimeout` if the task took too long, `ActorDied` if the process ended, and
+        `AutotuneError` if it could not be started or another thread killed it.
         """
         message = pickle.dumps((task, args), pickle.HIGHEST_PROTOCOL)
-        self._is_asked = True
+        self._is_busy = True
         try:
-            if not self._is_begun:
+            if not self._has_begun:
                 self._received(_BEGIN_TIMEOUT_S, None)
-                self._is_begun = True
+                self._has_begun = True
             self._connection.send_bytes(message)
             answer = pickle.loads(self._received(timeout_s, is_stuck))
-            while heard is not None and answer[0] is None:
-                heard(answer[1])
+            while on_message is not None and answer[0] is None:
+                on_message(answer[1])
                 answer = pickle.loads(self._received(timeout_s, is_stuck))
         except (EOFError, OSError) as error:
             if self._is_killed:  # by another thread
@@ -199,7 +202,7 @@ class Child:
             if self._failure is not None:
                 raise AutotuneError(f"no process can be started: {self._failure}") from error
             raise ActorDied(self._death) from error
-        self._is_asked = False
+        self._is_busy = False
         is_done, result, is_retired = answer
         if is_retired:
             self.kill()
@@ -211,21 +214,21 @@ class Child:
         deadline_s = time.monotonic() + timeout_s
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
-            if self._connection.poll(min(left_s, _GLANCE_S) if is_stuck else left_s):
+            if self._connection.poll(min(left_s, _STUCK_POLL_S) if is_stuck else left_s):
                 return self._connection.recv_bytes()
             if left_s == 0.0 or (is_stuck is not None and is_stuck()):
                 self.end()
                 raise ActorTimeout("no progress" if left_s else f"no answer after {timeout_s:g} s")
 
     def kill(self) -> None:
-        """Kill the process, whatever it does; return at once. Any thread may, and twice."""
+        """Kill the process, even during a task; return at once. Any thread may call this, and twice."""
         with self._lock:
             self._is_killed = True
             if self._process is not None:
                 self._process.kill()
 
     def end(self) -> None:
-        """Kill the process and wait until it has ended. Any thread may, twice, and after Ctrl-C."""
+        """Kill the process and wait until it has ended. Any thread may call this, twice, and after Ctrl-C."""
         self.kill()
         deadline_s = time.monotonic() + _END_TIMEOUT_S
         while self._process is not None and not self.is_gone:
@@ -234,31 +237,31 @@ class Child:
                     f"process {self.pid} was killed and has not ended after {_END_TIMEOUT_S:g} s: "
                     "a driver holds it; run: dmesg"
                 )
-            time.sleep(_END_GLANCE_S)
+            time.sleep(_END_POLL_S)
 
     def _keep(self) -> None:
-        """Start the process and wait for its end, in a thread that lasts as long as it does.
+        """Start the process and wait for its end, in a thread of its own.
 
-        A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
-        the threads of a search end earlier.
+        The end of the thread that started a child kills the child (prctl(2), PR_SET_PDEATHSIG), and the
+        threads of a search end earlier than the child.
         """
-        # A child inherits it, until `serve_tasks`.
+        # The child inherits the blocked signal; `serve_tasks` unblocks it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with self._lock:
                 if not self._is_killed:
-                    self._process = self._started()
+                    self._process = self._start_process()
         except Exception as error:  # for `ask`
             self._failure = error
         finally:
-            self._its_end.close()
+            self._child_end.close()
             if self._process is not None:
                 code = self._process.wait()
                 self._death = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
             self.is_gone = True
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        handle = self._its_end.fileno()
+    def _start_process(self) -> subprocess.Popen[bytes]:
+        handle = self._child_end.fileno()
         arguments = [str(handle), str(os.getpid()), *sys.path]
         return subprocess.Popen(
             [sys.executable, "-c", _PROGRAM, *arguments],
@@ -270,8 +273,8 @@ class Child:
 class ChildActor:
     """A child process that is replaced when it dies; see `Actor`.
 
-    Each process calls ``begin`` first; ``prepare`` is called with a job. ``standbys`` more processes
-    are kept that have begun: a crash then costs a preparation and not an interpreter, too.
+    Each process first calls ``begin``. ``prepare`` gets the job of a task. ``standbys`` more processes
+    have already begun: after a crash only the preparation is repeated, not the start of an interpreter.
     """
 
     queues = False
@@ -283,9 +286,9 @@ class ChildActor:
         standbys: int = 0,
     ) -> None:
         self._begin, self._prepare, self._most_standbys = begin, prepare, standbys
-        #: Held during a task: the process does one at a time.
+        #: Held during a task: the process runs one task at a time.
         self._turn = threading.Lock()
-        #: Held while a process is begun, or all are ended.
+        #: Held while a process begins, or all processes end.
         self._lock = threading.Lock()
         self._all: list[Child] = []
         self._child: Child | None = None
@@ -295,11 +298,11 @@ class ChildActor:
 
     @property
     def pid(self) -> int:
-        """Id of the process; 0 before there is one."""
+        """The process id; 0 before the start."""
         return self._child.pid if self._child else 0
 
     def start(self) -> None:
-        if self._child is not None:  # it may be at a task
+        if self._child is not None:  # a task may hold the lock
             return
         with self._turn:
             self._child = self._child or self._begun()
@@ -312,15 +315,15 @@ class ChildActor:
         timeout_s: float,
         turn_limits_s: Sequence[float] = (),
         key: str = "",
-        heard: Callable[[Any], object] | None = None,
+        on_message: Callable[[Any], object] | None = None,
     ) -> R:
-        """Run a task; see `Actor.ask`. ``heard`` is called with what the task tells on its way."""
+        """Run a task; see `Actor.ask`. ``on_message`` gets each message that the task sends."""
         if job is not None:
             args = (job, *args)
         with self._turn:
             child = self._prepared_child(job)
             if not turn_limits_s:
-                return child.ask(timeout_s, task, *args, heard=heard)
+                return child.ask(timeout_s, task, *args, on_message=on_message)
             with tempfile.TemporaryDirectory() as folder:
                 file = Path(folder) / "turns"
                 turns = Turns.begin(file)
@@ -331,7 +334,7 @@ class ChildActor:
                     )
                     return answer
                 except ActorFailed as error:
-                    error.turn = turns.running
+                    error.turn = turns.current
                     raise
 
     def close(self) -> None:
@@ -349,7 +352,7 @@ class ChildActor:
         self.close()
 
     def _prepared_child(self, job: Any) -> Child:
-        """Return a living process that has prepared a job; prepare once more if it died meanwhile."""
+        """Return a living process that has prepared a job; if the process dies, try a second one."""
         for is_last in (False, True):
             child = self._living_child()
             if job is None or job == self._prepared:
@@ -394,26 +397,27 @@ class ChildActor:
 # ------------------------------------------------------------------ in the child
 
 
-#: Whether this process shall end after the task that it is at.
+#: True if this process ends after the current task.
 _is_retired = False
-#: The parent's end of the pipe, and the lock of those who write to it.
+#: The pipe to the parent.
 _parent: Connection | None = None
-_speaking = threading.Lock()
+#: Held while a thread sends a message to the parent.
+_sending = threading.Lock()
 
 
-def tell(value: object) -> None:
-    """Send a value to who asked for the task that runs; any thread may."""
+def send_message(value: object) -> None:
+    """Send a value to the caller of the current task; any thread may call this."""
     assert _parent is not None
     message = pickle.dumps((None, value, False), pickle.HIGHEST_PROTOCOL)
-    with _speaking:
+    with _sending:
         _parent.send_bytes(message)
 
 
 def retire() -> None:
-    """End this process after its task: the next task shall not find what this one broke.
+    """End this process after its task, because a lost context would break the next task.
 
-    Until then destructors print no errors: on a lost context CuPy's cannot unload a module. Cython
-    passes such an error to both hooks.
+    Until then errors of destructors are not printed: CuPy cannot unload a module from a lost context.
+    Cython passes such an error to both hooks.
     """
     global _is_retired
     _is_retired = True
@@ -426,17 +430,19 @@ def _with_turns(task: Callable[..., Any], file: Path, *args: Any) -> Any:
 
 
 def serve_tasks(handle: str, parent: str) -> None:
-    """Run tasks until the parent is gone.
+    """Run tasks until the parent has ended.
 
-    ``handle`` is the file descriptor of this end of the pipe, ``parent`` a process id.
+    ``handle`` is the file descriptor of the child's end of the pipe, ``parent`` the parent's process id.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    with suppress(OSError, AttributeError):  # not Linux: its pipe ends it a little later
+    with suppress(
+        OSError, AttributeError
+    ):  # not Linux: the child ends a little later, with its pipe
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it is already gone
+    if os.getppid() != int(parent):  # the parent has already ended
         os._exit(1)
-    # Standard output belongs to the parent's results: what a child prints goes to stderr.
+    # Standard output is for the parent's results; a child prints to stderr.
     os.dup2(2, 1)
     os.set_inheritable(int(handle), False)
     global _parent
@@ -444,15 +450,15 @@ def serve_tasks(handle: str, parent: str) -> None:
     with suppress(Exception):
         if (begin := connection.recv()) is not None:
             begin()
-    with suppress(EOFError, ConnectionError):  # the parent is gone
+    with suppress(EOFError, ConnectionError):  # the parent has ended
         connection.send_bytes(b"")
         while True:
             connection.send_bytes(_answer(connection.recv_bytes()))
-    os._exit(0)  # whatever threads a space file has begun
+    os._exit(0)  # also ends threads that a space file has started
 
 
 def _answer(message: bytes) -> bytes:
-    """Run a task; pickle whether it succeeded, its result or exception, and `_is_retired`."""
+    """Run a task; return a pickle of whether it succeeded, its result or exception, and `_is_retired`."""
     try:
         task, args = pickle.loads(message)
         return pickle.dumps((True, task(*args), _is_retired), pickle.HIGHEST_PROTOCOL)
@@ -461,7 +467,7 @@ def _answer(message: bytes) -> bytes:
         try:
             answer = pickle.dumps((False, error, _is_retired))
             pickle.loads(answer)
-        except Exception:  # the parent could not read it
-            words = RuntimeError(f"{type(error).__name__}: {error}")
-            return pickle.dumps((False, words, _is_retired))
+        except Exception:  # the parent could not read the error
+            substitute = RuntimeError(f"{type(error).__name__}: {error}")
+            return pickle.dumps((False, substitute, _is_retired))
         return answer

@@ -1,6 +1,6 @@
 """Reads a GPU's performance counters: launches configurations under NVIDIA's Nsight Compute, ``ncu``.
 
-It knows no metric. A metric that the device lacks is absent from the result, never 0.
+The caller names the metrics. A metric that the device lacks is absent from the result, never 0.
 """
 
 from __future__ import annotations
@@ -15,34 +15,36 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.snapshot import load_kernel
 from autotune.measure.sanitize import Trial, launched_under
 
-#: Longest time of one process: ncu repeats a launch some ten times, and restores memory in between.
+#: Longest time of one process: ncu repeats a launch about ten times, and restores memory in between.
 TIMEOUT_S = 300.0
-#: Processes for the same configurations: each but the last found metrics that the device does not have.
-_MOST_TRIES = 4
-#: Why counters may not be read, as ncu's message names it.
+#: Most processes for the same configurations. After each, the metrics that the device lacks are left out.
+_MAX_TRIES = 4
+#: Name in ncu's message of the error that the user may not read counters.
 _PERMISSION = "ERR_NVGPUCTRPERM"
-#: The remedy of that; the page that NVIDIA names in the message says the same.
+#: Remedy of this error, as on the page of NVIDIA that the message names.
 PERMISSION_REMEDY = (
     "run as root, in a container with --cap-add SYS_ADMIN, or once: echo options nvidia "
     "NVreg_RestrictProfilingToAdminUsers=0 | sudo tee /etc/modprobe.d/nvidia-counters.conf, and reboot"
 )
 MISSING = "ncu is not installed; it comes with the CUDA toolkit: https://developer.nvidia.com/nsight-compute"
-#: Values of one unit of ncu in the base unit: nanoseconds, bytes.
+#: Factor from a unit of ncu to the base unit, nanosecond or byte.
 _UNITS = {
     **{"usecond": 1e3, "us": 1e3, "msecond": 1e6, "ms": 1e6, "second": 1e9, "s": 1e9},
     **{"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9},
 }
+#: Message if ncu printed neither counters nor an error.
+_NO_LAUNCH = "ncu saw no launch of the kernel"
 
 
 @dataclass(frozen=True)
 class Counters:
     """The counters of one launch."""
 
-    #: By metric: numbers in base units (nanoseconds, bytes, per cent).
+    #: Values by metric, in base units (nanoseconds, bytes, per cent).
     values: Mapping[str, float]
-    #: Metrics that were asked for and that the device does not have.
+    #: Requested metrics that the device does not have.
     absent: tuple[str, ...] = ()
-    #: Why there are no values, with the remedy; empty if there are.
+    #: Why there are no values, with the remedy; empty if there are values.
     failure: str = ""
 
 
@@ -54,25 +56,25 @@ def profiler() -> str:
 def counters_of(program: str, trials: Sequence[Trial], metrics: Sequence[str]) -> list[Counters]:
     """Launch configurations once each, in one process under ncu; return the counters of their main launches.
 
-    Clocks stay as they are: ncu would hold them at their base otherwise.
+    Clocks are not locked; by default ncu locks them to the base clock.
     """
     names = [_launched(trial) for trial in trials]
     mains = list(dict.fromkeys(launched[0] for launched in names))
     wanted = "|".join(map(re.escape, mains))
-    asked, words, failure = list(metrics), "", ""
-    for _ in range(_MOST_TRIES):
+    requested, words, failure = list(metrics), "", ""
+    for _ in range(_MAX_TRIES):
         tool = [
             *("env", "LC_ALL=C", program, "--csv", "--page", "raw", "--print-units", "base"),
             *("--clock-control", "none", "--kernel-name-base", "mangled"),
-            *("--kernel-name", f"regex:^({wanted})$", "--metrics", ",".join(asked)),
+            *("--kernel-name", f"regex:^({wanted})$", "--metrics", ",".join(requested)),
         ]
         words, _, failure = launched_under(tool, trials, TIMEOUT_S)
-        unknown = refused(words, asked)
-        asked = [metric for metric in asked if metric not in unknown]
-        if not unknown or not asked:
+        unknown = refused(words, requested)
+        requested = [metric for metric in requested if metric not in unknown]
+        if not unknown or not requested:
             break
-    rows, found = parsed_counters(words, asked), []
-    why = why_none(words) or failure or _NOTHING
+    rows, found = parsed_counters(words, requested), []
+    why = why_none(words) or failure or _NO_LAUNCH
     for main, launched in names:
         seen = [name for name in launched if name in mains]
         own, rows = rows[: len(seen)], rows[len(seen) :]
@@ -91,9 +93,6 @@ def _launched(trial: Trial) -> tuple[str, list[str]]:
     return trial.binary.symbol(str(plan.main.entry)), names
 
 
-_NOTHING = "ncu saw no launch of the kernel"
-
-
 def refused(words: str, metrics: Iterable[str]) -> set[str]:
     """Return the metrics that an error or a warning of ncu names: the device does not have them."""
     lines = [line for line in words.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
@@ -105,7 +104,7 @@ def refused(words: str, metrics: Iterable[str]) -> set[str]:
 
 
 def why_none(words: str) -> str:
-    """Return why ncu's log has no counters, with the remedy; empty if it does not say."""
+    """Return why ncu's log has no counters, with the remedy; empty if the log gives no reason."""
     if _PERMISSION in words:
         return f"this user may not read the GPU's counters ({_PERMISSION}): {PERMISSION_REMEDY}"
     errors = [line for line in words.splitlines() if line.startswith("==ERROR==")]
@@ -116,7 +115,7 @@ def parsed_counters(words: str, metrics: Iterable[str]) -> list[dict[str, float]
     """Return the counters of every launch in the table of ``ncu --csv --page raw``.
 
     The table is one line of names, one of units, and one for each launch; lines of ncu itself begin
-    with ``==``. What is no number (``n/a``, ``nan``) is left out.
+    with ``==``. Values that are not numbers (``n/a``, ``nan``) are left out.
     """
     lines = words.splitlines()
     first = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)

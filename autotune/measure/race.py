@@ -1,7 +1,8 @@
 """Times contenders in interleaved rounds, even if one of them fails a launch or ends the process.
 
-One half runs in the worker and takes samples; the other watches it from outside. A contender that fails
-leaves with its reason, and the others race on. `autotune.run.verdict` names the winner.
+Half of this module runs in the worker process and takes samples. The other half watches the worker from the
+parent process. A contender that fails leaves the race with a reason, and the others continue.
+`autotune.run.verdict` names the winner.
 """
 
 from __future__ import annotations
@@ -39,21 +40,29 @@ from autotune.values import Configuration
 
 T = TypeVar("T")
 
-#: Clean calls, and batches of hot ones, of each finalist after the rounds.
+#: Clean calls of each finalist after the rounds, and batches of hot calls.
 _SINGLE_CALLS = 5
-#: Shortest time of a race that begins again.
-_LEAST_SECONDS = 1.0
-#: Least number of rounds of energy windows, even if the time is over: fewer prove no difference.
-_LEAST_WINDOWS = 6
-#: Share of the time for rounds of samples if windows follow, and the longest time of one window on a device
-#: whose counter moves ten times a second.
-_SAMPLES_SHARE, _WINDOW_S = 0.3, 2.0
-#: Launches of a finalist that are checked after its race, and the seconds in which they begin.
-_FURTHER, FURTHER_S = 64, 0.05
-#: Runs on the same data of a finalist that is declared deterministic, whose bits are compared; the
-#: seconds in which they begin, on a GPU and on a CPU; and the fewest runs.
-_RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
-#: The status of a contender by the error of its launches.
+#: Shortest time limit of a race that begins again.
+_MIN_RESTART_S = 1.0
+#: Fewest rounds of energy windows, even if the time is over: fewer rounds prove no difference.
+_MIN_WINDOWS = 6
+#: Share of the time for rounds of samples if energy windows follow.
+_SAMPLES_SHARE = 0.3
+#: Longest time of one energy window, on a device whose counter is updated ten times a second.
+_WINDOW_S = 2.0
+#: Most launches of a finalist to check after its race.
+_MAX_CHECKED_LAUNCHES = 64
+#: Seconds after which no further of these launches begins.
+CHECKED_LAUNCHES_S = 0.05
+#: Most runs on the same data of a finalist that is declared deterministic; their bits are compared.
+_MAX_RUNS = 100
+#: Fewest of these runs.
+_MIN_RUNS = 3
+#: Seconds after which no further of these runs begins on a GPU.
+_RUNS_S = 0.25
+#: The same on a CPU.
+_RUNS_ON_CPU_S = 0.05
+#: Status of a contender by the error of its launches.
 _STATUS: dict[type[Exception], Status] = {
     LaunchError: Status.LAUNCH_FAILED,
     MemoryError: Status.LAUNCH_FAILED,
@@ -67,24 +76,24 @@ class Contender:
     """A configuration in a race, or a vendor's call by its name."""
 
     configuration: Configuration = field(default_factory=Configuration)
-    #: What is launched; None for a vendor's call, and after the race.
+    #: Binary to launch; None for a vendor's call, and after the race.
     binary: Binary | None = None
     #: Name of the vendor's call; empty for a configuration.
     vendor: str = ""
     #: Measurement of the configuration by its search.
     row: Measurement | None = None
-    #: Whether the kernel declares that it gives the same bits in every run of this problem.
+    #: True if the kernel declares that every run of this problem gives the same bits.
     deterministic: bool = False
 
     @property
     def registers(self) -> int:
-        """Return registers per thread; 0 where unknown."""
+        """Registers per thread; 0 if unknown."""
         return self.row.largest_function.registers or 0 if self.row else 0
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason why a contender is out."""
+    """The reason why a contender left the race."""
 
     status: Status
     message: str
@@ -92,16 +101,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class ContenderSamples:
-    """The samples of one contender. A vendor's call that this device cannot make has none."""
+    """The samples of one contender; empty for a vendor's call that is not available on this device."""
 
-    #: Milliseconds of each round, taken as `Race.timing` says.
+    #: Milliseconds of each round, taken by `Race.timing`.
     times_ms: tuple[float, ...] = ()
-    #: Medians of clean calls, and of calls back to back, after the rounds; None if not taken.
+    #: Median of clean calls after the rounds; None if not taken.
     clean_ms: float | None = None
+    #: Median of calls back to back after the rounds; None if not taken.
     hot_ms: float | None = None
     #: One energy window of each energy round.
     energy: tuple[Energy, ...] = ()
-    #: Runs on the same data that gave the same bits; 0 where this was not asked.
+    #: Number of runs on the same data that gave the same bits; 0 if bits were not compared.
     identical_runs: int = 0
     #: Why there are no samples; None if the contender did not fail.
     failure: Failure | None = None
@@ -109,68 +119,69 @@ class ContenderSamples:
 
 @dataclass(frozen=True)
 class Race:
-    """Contenders and their samples, in the same order. The k-th times of all are of one round."""
+    """Contenders and their samples, in the same order. The k-th times of all contenders are from one round."""
 
     contenders: tuple[Contender, ...]
     samples: tuple[ContenderSamples, ...]
     #: Caches and launching, the same for all contenders.
     timing: Timing
-    #: The worse of before and after the rounds.
+    #: Clocks before or after the rounds, whichever are worse.
     clocks: Clocks = UNKNOWN_CLOCKS
     #: The device that the worker used.
     device_uuid: str = ""
 
     @property
     def finalists(self) -> tuple[Contender, ...]:
-        """Return the configurations among the contenders."""
+        """Configurations among the contenders."""
         return tuple(contender for contender in self.contenders if not contender.vendor)
 
     @property
     def failures(self) -> dict[int, Failure]:
-        """Return why contenders are out, by position."""
+        """Failures of contenders by position."""
         found = ((place, samples.failure) for place, samples in enumerate(self.samples))
         return {place: failure for place, failure in found if failure is not None}
 
 
 @dataclass(frozen=True)
 class RaceRules:
-    """The length of a race, and what is measured."""
+    """The length of a race, and its measurements."""
 
     rounds: int
     seed: int
     #: No further round begins after this time.
     max_seconds: float
-    #: Launch all contenders one by one, to compare with times that were taken in this way.
+    #: Launch without graphs, to compare with times that were taken in this way.
     by_stream: bool = False
     #: Rounds of energy windows after the rounds of samples.
     windows: int = 0
-    #: Time each contender clean and hot too, and compare the bits of those declared deterministic.
+    #: Also time each contender clean and hot, and compare the bits of contenders declared deterministic.
     finals: bool = False
 
 
 def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules: RaceRules) -> Race:
     """Time contenders interleaved, in a new random order every round.
 
-    Rounds of energy windows follow, interleaved too: as many as there is time for, but
-    `_LEAST_WINDOWS` at least.
+    Interleaved rounds of energy windows follow, until the time is over but at least `_MIN_WINDOWS`.
 
-    A launch that fails puts its contender out. A lost context, a hang or the second death of the
-    process does too (the first may have come from outside). The others then race again from the
-    beginning, in what is left of the time.
+    A contender leaves the race after a failed launch, a lost context, a hang, or the second death of the
+    process. (The first death may have an outside cause.) If the process was lost, the others race again
+    from the beginning in the remaining time.
 
     Raises
     ------
     AutotuneError
-        If the process fails where no contender can be named for it.
+        If the process fails and no contender is at fault.
     """
     failures: dict[int, Failure] = {}
     suspects: set[int] = set()
-    end, least_s = time.monotonic() + rules.max_seconds, min(_LEAST_SECONDS, rules.max_seconds)
+    end, least_s = time.monotonic() + rules.max_seconds, min(_MIN_RESTART_S, rules.max_seconds)
     while True:
         entered = [place for place in range(len(contenders)) if place not in failures]
-        # The rows of the search are not needed there.
+        # The worker does not need the measurements of the search.
         running = [replace(contenders[place], row=None) for place in entered]
-        limits_s = [PREPARE_TIMEOUT_S if one.vendor else worker.timeout_s for one in running]
+        limits_s = [
+            PREPARE_TIMEOUT_S if contender.vendor else worker.timeout_s for contender in running
+        ]
         left_s = max(least_s, end - time.monotonic())
         windows_s = rules.windows * len(running) * _WINDOW_S
         try:
@@ -196,11 +207,13 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
                 failures[culprit] = Failure(Status.TIMED_OUT, message)
             continue
         by_place = dict(zip(entered, heat.samples, strict=True))
-        failures |= {place: s.failure for place, s in by_place.items() if s.failure}
+        failures |= {
+            place: samples.failure for place, samples in by_place.items() if samples.failure
+        }
         if heat.context_lost:
             continue
         return Race(
-            # Binaries stay where they are: a race may come back from another machine.
+            # Without binaries: a race may come back from another machine.
             tuple(replace(contender, binary=None) for contender in contenders),
             tuple(
                 by_place.get(place) or ContenderSamples(failure=failures[place])
@@ -229,7 +242,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A contender that is ready to be timed."""
+    """A contender that is ready for timing."""
 
     timer: Timer
     caches: Caches
@@ -237,28 +250,28 @@ class Entrant:
     ready: Launchable | None = None
 
     def samples_ms(self, count: int) -> list[float]:
-        """Take samples from the caches that the job asks for."""
+        """Take samples with the contents of the caches that the job requests."""
         return taking_of(self.timer, self.caches)(count)
 
     def verify(self, launches: int, compare_runs: bool) -> int:
         """Check further launches after the race; return how many runs on the same data gave the same bits.
 
-        The first is launched as it was timed. Then follow launches of a configuration on every data
-        set in turn: `_FURTHER`, or those of `FURTHER_S`, but one turn at least.
-        Each finds the outputs and workspaces of the launch before, from other data. A result that is
-        kept there instead of computed is then wrong. A fault that is rare has as many chances to show.
+        The first launch runs as it was timed. Then a configuration is launched on every data set in turn,
+        at most `_MAX_CHECKED_LAUNCHES` times and until `CHECKED_LAUNCHES_S`, but on each data set once. Each
+        launch finds the outputs and workspaces of the launch before, from other data. A configuration that
+        reuses an old result is then wrong, and each launch is a chance for a rare fault to show.
 
-        Runs are compared for configurations declared deterministic: `_RUNS`, or those of `_RUNS_S`
-        (`_RUNS_ON_CPU_S`), but at least `_LEAST_RUNS`.
+        If the configuration is declared deterministic, the bits of at most `_MAX_RUNS` runs are compared,
+        until `_RUNS_S` (`_RUNS_ON_CPU_S`) but at least `_MIN_RUNS`.
         """
         executor, data, _ = worker_state.current()
         ready = self.ready
         tasks.verify_timed(self.timer, launches, ready.scratch if ready else {}, afresh=True)
         if ready is None:
             return 0
-        end = time.monotonic() + FURTHER_S
+        end = time.monotonic() + CHECKED_LAUNCHES_S
         names = list(data.datasets)
-        for further in range(_FURTHER):
+        for further in range(_MAX_CHECKED_LAUNCHES):
             if further >= len(names) and time.monotonic() > end:
                 break
             name = names[further % len(names)]
@@ -274,21 +287,21 @@ class Entrant:
             data,
             RANDOM,
             partial(executor.run, *ready.bind(RANDOM)),
-            lambda done: done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end),
+            lambda done: done < _MAX_RUNS and (done < _MIN_RUNS or time.monotonic() < end),
         )
 
 
 def take(job: Job, contender: Contender) -> Entrant | None:
-    """Get a contender ready to be timed; None if a vendor's call cannot be made.
+    """Prepare a contender for timing; None if a vendor's call is not available.
 
-    Workspaces hold another poison than in `verify`: a configuration that relies on one is wrong later.
+    Workspaces get another poison than in `verify`: a configuration that relies on a poison is then wrong.
     """
     if contender.vendor:
         try:
             return _take_vendor(job, contender.vendor)
         except (ContextLostError, LaunchError, MemoryError, WrongResult):
             raise
-        except Exception as error:  # a vendor's library raises what it likes
+        except Exception as error:  # vendors' libraries raise errors of their own types
             raise LaunchError(f"{type(error).__name__}: {error}") from error
     assert contender.binary is not None
     ready = Launchable(job, contender.configuration, contender.binary)
@@ -308,7 +321,7 @@ def _take_vendor(job: Job, name: str) -> Entrant | None:
         return None
     data.refresh(RANDOM, wholly=True)
     call = executor.time_calls(baseline.prepare, vendor_arguments(data))
-    if call is None:  # the library has nothing like this problem
+    if call is None:  # the library does not support this problem
         return None
     call()
     wrong = [result for result in verify.outputs(data, RANDOM) if not result.is_correct]
@@ -328,7 +341,7 @@ def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
 
 
 def launch_alike(timers: Sequence[Timer], by_stream: bool = False) -> None:
-    """Have all timers launch one by one if that is asked, or if one of them cannot be captured."""
+    """Make all timers launch on the stream if ``by_stream``, or if one of them cannot be captured."""
     if by_stream or any(timer.launched_by == "stream" for timer in timers):
         for timer in timers:
             timer.by_stream()
@@ -337,7 +350,7 @@ def launch_alike(timers: Sequence[Timer], by_stream: bool = False) -> None:
 def interleaved(
     executor: Executor, takes: Sequence[Take], rounds: int, seed: int, max_seconds: float
 ) -> list[list[float]]:
-    """Return the milliseconds of every round, each in a new random order."""
+    """Return the milliseconds of every round for each contender; each round has a new random order."""
     order = list(range(len(takes)))
     samples: list[list[float]] = [[] for _ in takes]
     for take in takes:
@@ -356,14 +369,14 @@ def interleaved(
 
 @dataclass
 class _Attempts:
-    """The steps of contenders: each in its turn, and none after one that failed."""
+    """Runs steps of contenders, each in its turn; skips contenders that failed."""
 
     turns: Turns
-    #: By position.
+    #: Failures by position.
     failures: dict[int, Failure] = field(default_factory=dict)
 
     def step(self, place: int, step: Callable[..., T], *args: Any) -> T | None:
-        """Run a step of a contender; None if it fails, or did before."""
+        """Run a step of a contender; None if this step or an earlier step failed."""
         if place in self.failures:
             return None
         self.turns.begin_turn(place)
@@ -376,13 +389,13 @@ class _Attempts:
 
 
 def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns: Turns) -> Heat:
-    """Race in this process; end if the context is lost."""
+    """Race in this process, and retire the process if the context is lost."""
     attempts = _Attempts(turns)
     try:
         heat = _heat(job, contenders, rules, attempts)
     except ContextLostError as error:
         retire()
-        attempts.failures[turns.running] = Failure(Status.CRASHED, str(error))
+        attempts.failures[turns.current] = Failure(Status.CRASHED, str(error))
         heat = Heat((ContenderSamples(),) * len(contenders), context_lost=True)
     samples = [
         ContenderSamples(failure=attempts.failures[place]) if place in attempts.failures else taken
@@ -393,7 +406,7 @@ def run_heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, turns:
 
 def _heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, attempts: _Attempts) -> Heat:
     step = attempts.step
-    taken = {place: step(place, take, job, one) for place, one in enumerate(contenders)}
+    taken = {place: step(place, take, job, contender) for place, contender in enumerate(contenders)}
     entrants = {place: entrant for place, entrant in taken.items() if entrant is not None}
     launch_alike([entrant.timer for entrant in entrants.values()], rules.by_stream)
     executor, *_ = worker_state.current()
@@ -418,7 +431,7 @@ def _heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, attempts:
     windows: dict[int, list[Energy]] = {place: [] for place in entrants}
     order, shuffle = list(entrants), random.Random(rules.seed)
     for done in range(rules.windows):
-        if done >= _LEAST_WINDOWS and time.monotonic() > end_s:
+        if done >= _MIN_WINDOWS and time.monotonic() > end_s:
             break
         shuffle.shuffle(order)
         for place in order:

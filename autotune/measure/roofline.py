@@ -1,4 +1,4 @@
-"""The least time that a device needs for some work, and whether a measured time is possible."""
+"""Computes the least time of a device for some work, and whether a measured time is possible."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from autotune.measure.timing import Caches
 
 #: A time below this share of the bound is a wrong measurement, not a rounding of the peak.
 _MARGIN = 0.97
-#: FLOP per byte below which memory limits a kernel if no rates are known; a V100's peaks have 17.
+#: FLOP per byte below which memory limits a kernel, if no rates are known; the peaks of a V100 have 17.
 _MEMORY_BOUND = 8.0
-#: Share of the peak below which something else used or slowed the device. Known devices reach 0.85.
+#: A smaller share of the peak means that another program used or slowed the device. Known devices reach 0.85.
 _LEAST_OF_PEAK = 0.5
 #: Measured rates of a device: ``read`` and ``copy`` (read plus written) in GB/s, arithmetic in GFLOP/s.
 Limits: TypeAlias = Mapping[str, float]
-#: Rate that limits the arithmetic of a pipe; other pipes have no measured rate.
-_OF_PIPE = {"fp32": "ffma", "tensor": "tensor"}
-#: Rates of arithmetic; all others are of memory.
-ARITHMETIC = tuple(_OF_PIPE.values())
+#: Name of the rate that limits the arithmetic of a pipe; other pipes have no measured rate.
+_RATE_OF_PIPE = {"fp32": "ffma", "tensor": "tensor"}
+#: Names of arithmetic rates; all other rates are of memory.
+ARITHMETIC = tuple(_RATE_OF_PIPE.values())
 
 
 def least_ms(work: Work, device: Device) -> float:
-    """Return the least milliseconds that any implementation needs from a cold L2 cache.
+    """Return the least milliseconds of any implementation with a cold L2 cache.
 
     This is the larger of arithmetic at the peak of its pipe and traffic at the peak of the memory;
     written bytes may stay in L2 (roofline: Williams, Waterman & Patterson, CACM 52(4), 2009).
@@ -40,9 +40,9 @@ def least_ms(work: Work, device: Device) -> float:
 
 
 def deciding_caches(work: Work | None, device: Device) -> Caches:
-    """Return the contents of the caches before the calls that decide which configuration is fastest.
+    """Return the contents of the caches before the calls that decide the winner.
 
-    Mixed if a GPU's L2 cache has room for everything that a call reads and writes, else cold.
+    Mixed if a GPU's L2 cache has room for all bytes that a call reads and writes, else cold.
     """
     if work is None or not device.is_cuda:
         return Caches.COLD
@@ -53,7 +53,7 @@ def deciding_caches(work: Work | None, device: Device) -> Caches:
 def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str:
     """Return why a time is impossible; empty if it is possible.
 
-    Only times from flushed caches are judged, because otherwise inputs may be in L2.
+    Only times with cold caches are judged, because otherwise inputs may be in L2.
     """
     bound = _MARGIN * least_ms(work, device)
     if not cold or median_ms >= bound:
@@ -67,14 +67,14 @@ def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str
 def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, str | None]:
     """Return the share of the device's measured limit that a time reaches, and the name of the limit.
 
-    The limit is the longer time of moving the bytes and of doing the arithmetic, at measured rates.
-    Work that only reads is compared with the read rate. Both results are None if a rate is unknown, except
-    that arithmetic of pipes other than FP32 is then left out.
+    The limit is the longer of the times to move the bytes and to do the arithmetic, at measured rates.
+    Work that only reads is compared with the read rate. Both results are None if a rate is unknown.
+    Arithmetic of pipes other than FP32 is left out if its rate is unknown.
     """
     only_reads = work.bytes_written < work.bytes_read / 100
     amounts = {"read" if only_reads else "copy": work.bytes_read + work.bytes_written}
-    if work.flops and (work.pipe == "fp32" or _OF_PIPE.get(work.pipe) in limits):
-        amounts[_OF_PIPE[work.pipe]] = work.flops
+    if work.flops and (work.pipe == "fp32" or _RATE_OF_PIPE.get(work.pipe) in limits):
+        amounts[_RATE_OF_PIPE[work.pipe]] = work.flops
     if not amounts.keys() <= limits.keys():
         return None, None
     times = {name: amount / limits[name] / 1e6 for name, amount in amounts.items()}
@@ -84,8 +84,8 @@ def share(work: Work, median_ms: float, limits: Limits) -> tuple[float | None, s
 
 def is_memory_bound(work: Work, limits: Limits) -> bool:
     """Return whether moving the bytes takes longer than the arithmetic, at measured rates if known."""
-    if work.flops and work.pipe != "fp32" and _OF_PIPE.get(work.pipe) not in limits:
-        return False  # neither a rate nor a peak of this pipe is known
+    if work.flops and work.pipe != "fp32" and _RATE_OF_PIPE.get(work.pipe) not in limits:
+        return False  # the peak of this pipe is unknown, too
     moved = work.bytes_read + work.bytes_written
     _, binding = share(work, 1.0, limits)
     if binding:
@@ -94,14 +94,14 @@ def is_memory_bound(work: Work, limits: Limits) -> bool:
 
 
 def credible(limits: Limits, device: Device) -> tuple[Limits, tuple[str, ...]]:
-    """Return the limits without the rates that are too high or too low, and why each was removed."""
+    """Return the limits without rates that are too high or too low, and why each was removed."""
     memory, arithmetic = device.peak_gb_per_s, device.peak_gflop_per_s
     peaks = {"read": memory, "copy": memory, "ffma": arithmetic}
     # Drivers do not report the peak of tensor cores.
     shares = {name: rate / peaks[name] for name, rate in limits.items() if peaks.get(name)}
     doubts = {
         name: f"{device.name}: the {name} limit is recorded at {reached:.2f} times the device's peak "
-        "and not used; the driver reports wrong clocks, or something else used the device; run: "
+        "and not used; the driver reports wrong clocks, or another program used the device; run: "
         "autotune doctor, then autotune doctor --limits"
         for name, reached in shares.items()
         if not _LEAST_OF_PEAK <= reached <= 1 / _MARGIN

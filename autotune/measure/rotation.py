@@ -1,7 +1,7 @@
-"""Times configurations on problem sizes of one kernel, in milliseconds of a call; verifies nothing.
+"""Times configurations on several problem sizes of one kernel, without verification.
 
 The calls of a sample use several sets of buffers in turn, so that together they exceed the cache. The task runs
-in the worker's process.
+in the worker process.
 """
 
 from __future__ import annotations
@@ -31,15 +31,21 @@ from autotune.values import Configuration, Problem
 
 T = TypeVar("T")
 
-#: Fewest and most sets of buffers that calls use in turn.
-_FEWEST_SETS, MOST_SETS = 2, 8
-#: Share of the device's memory that the sets may take; where two sets take more there is one.
+#: Fewest sets of buffers that calls use in turn.
+_MIN_SETS = 2
+#: Most of these sets.
+MAX_SETS = 8
+#: Largest share of the device's memory for all sets; if they need more, there is only one set.
 _MEMORY_SHARE = 0.4
-#: Samples of each configuration on a size; fewer where the shortest call takes `_LONG_MS` or more.
-_ROUNDS, _FEW_ROUNDS, _LONG_MS = 5, 3, 1.0
-#: A configuration is not timed again if its first call takes this many times as long as the shortest, and longer
-#: than `_LEAST_MS`.
-_HOPELESS, _LEAST_MS = 3.0, 0.1
+#: Samples of each configuration on a size.
+_ROUNDS = 5
+#: Samples if the shortest call takes `_LONG_MS` or more.
+_FEW_ROUNDS = 3
+_LONG_MS = 1.0
+#: A configuration is timed only once if its first call takes longer than this multiple of the shortest call, and
+#: longer than `_SHORT_MS`.
+_SLOW_FACTOR = 3.0
+_SHORT_MS = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,9 @@ def time_sizes(
     size_s: float,
     turns: Turns,
 ) -> list[dict[int, float]]:
-    """Return the median milliseconds of a call, by entrant, on each size; without entrants whose launch fails.
+    """Return for each size the median milliseconds of a call by entrant, without entrants that fail.
 
-    The turn is the number of the pair of size and entrant. No round on a size begins after ``size_s``.
+    Each pair of size and entrant is one turn. No round on a size begins after ``size_s`` seconds.
     """
     found, modules, done = list[dict[int, float]](), dict[int, Any](), 0
     for size in sizes:
@@ -90,13 +96,13 @@ def _timed(
     modules: dict[int, Any],
     turns: Turns,
 ) -> dict[int, float]:
-    """Time entrants on one size; ``own_turns`` has their positions, and the number of each one's turn."""
+    """Time entrants on one size; ``own_turns`` maps the position of an entrant to the number of its turn."""
     runners, times, least_ms = dict[int, SizeRunner](), dict[int, float](), math.inf
     for number, turn in own_turns.items():
         turns.begin_turn(turn)
         try:
             runner = SizeRunner(arrays, entrants[number], number, modules)
-            bar_ms = max(_HOPELESS * least_ms, _LEAST_MS)
+            bar_ms = max(_SLOW_FACTOR * least_ms, _SHORT_MS)
             times[number] = first_time(runner.call_ms, bar_ms)
             least_ms = min(least_ms, times[number])
             if times[number] <= bar_ms:
@@ -111,7 +117,7 @@ def _timed(
 
 
 def first_time(call_ms: Callable[[], float], bar_ms: float) -> float:
-    """Return the milliseconds of a call; above the bar of the faster of two: the host may have paused."""
+    """Return the milliseconds of a call; if it exceeds ``bar_ms``, of the faster of two: the host may pause."""
     first_ms = call_ms()
     return first_ms if first_ms <= bar_ms else min(first_ms, call_ms())
 
@@ -129,10 +135,9 @@ def raced(
     until_s: float = math.inf,
     begin: Callable[[T], object] = lambda _: None,
 ) -> dict[T, float]:
-    """Return the median times of some rounds, each in a random order.
+    """Return the median milliseconds of several rounds, each in a random order.
 
-    No second or later round begins after ``until_s`` of the monotonic clock. ``begin`` is called before each
-    sample.
+    After ``until_s`` (`time.monotonic`) no round but the first begins. ``begin`` is called before each sample.
     """
     samples: dict[T, list[float]] = {number: [] for number in runners}
     order, shuffle = list(runners), random.Random(0)
@@ -147,7 +152,7 @@ def raced(
 
 
 class SizeRunner:
-    """Runs an entrant on one size: its first calls, and samples of calls on all sets of buffers."""
+    """Runs an entrant on one size: first calls, and samples of calls on all sets of buffers."""
 
     def __init__(
         self, arrays: RotatedArrays, entrant: CompiledEntrant, number: int, modules: dict[int, Any]
@@ -169,12 +174,12 @@ class SizeRunner:
 
 @dataclass
 class RotatedArrays:
-    """The sets of arguments of one size, with the job's data if it has some for this size, else with random data."""
+    """Several sets of the arguments of one size, with the job's data for this size, or else random data."""
 
     job: worker_state.Job
     problem: Problem
     executor: Executor = field(init=False)
-    #: Buffers by name of the argument, of each set.
+    #: Buffers of each set, by the name of the argument.
     sets: list[dict[str, Any]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -190,20 +195,20 @@ class RotatedArrays:
             if argument.kind not in ("scalar", "constant") and argument.count
         }
         self.constants = {
-            a.name: array
-            for a, array in self._arguments
-            if a.kind == "constant" and array is not None
+            argument.name: array
+            for argument, array in self._arguments
+            if argument.kind == "constant" and array is not None
         }
         total = sum(argument.nbytes for argument, _ in arrays.values())
-        sets = min(MOST_SETS, max(_FEWEST_SETS, -(-2 * device.l2_bytes // max(total, 1))))
+        sets = min(MAX_SETS, max(_MIN_SETS, -(-2 * device.l2_bytes // max(total, 1))))
         if sets * total > _MEMORY_SHARE * (device.memory_bytes or math.inf):
             sets = 1
         self.sets = [
-            {name: self._filled(*given) for name, given in arrays.items()} for _ in range(sets)
+            {name: self._filled(*entry) for name, entry in arrays.items()} for _ in range(sets)
         ]
 
     def _filled(self, argument: Argument, array: NDArray[Any] | None) -> Any:
-        """Return a buffer of the job's data, else of random numbers, or of the given ones if these are integers."""
+        """Return a buffer of the job's data; without them, of random numbers or of the given integers."""
         buffer, dtype = self.executor.allocate(argument.nbytes), np.dtype(argument.dtype)
         if argument.kind == "out":
             return buffer
@@ -219,18 +224,20 @@ class RotatedArrays:
         return buffer
 
     def steps(self, entrant: CompiledEntrant) -> list[list[BoundLaunch | BoundFill]]:
-        """Return the steps of a configuration on each set; the sets share its workspaces."""
+        """Return the steps of a configuration on each set; all sets share its workspaces."""
         kernel, device, problem = self._kernel, self.executor.device, self.problem
         plan = launch_sequence(kernel, entrant.configuration, problem, device)
         scratch = kernel.workspaces(entrant.configuration, problem, device)
         passed = [argument for argument, _ in self._arguments if argument.kind != "constant"]
         dtypes = {argument.name: argument.dtype for argument in passed}
         dtypes |= {name: np.dtype(out.dtype).str for name, out in scratch.items()}
-        buffers: dict[str, Any] = {a.name: None for a in passed if not a.count}
+        buffers: dict[str, Any] = {argument.name: None for argument in passed if not argument.count}
         for name, out in scratch.items():
             nbytes = int(np.prod(out.shape, dtype=np.int64)) * np.dtype(out.dtype).itemsize
             buffers[name] = self.executor.allocate(int(nbytes))
-        scalars = {a.name: a.scalar for a in passed if a.kind == "scalar"}
+        scalars = {
+            argument.name: argument.scalar for argument in passed if argument.kind == "scalar"
+        }
         names = [*(argument.name for argument in passed), *scratch]
         return [
             bind_arguments(plan, names, {**buffers, **arrays}, scalars, dtypes, entrant.binary)

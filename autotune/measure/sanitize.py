@@ -1,8 +1,8 @@
 """Runs configurations on small problems under each tool of NVIDIA's compute-sanitizer, and reads its log.
 
-Under a tool, every buffer is an allocation of its own, of exactly its size. Guard bands and the rounded
-blocks of CuPy's pool would hide an access beyond the end. Outputs and workspaces stay as allocated:
-poisoning would count as a write for initcheck.
+Under a tool, every buffer is a separate allocation of exactly its size. Guard bands and the rounded blocks
+of CuPy's pool would hide an access beyond the end. Outputs and workspaces are not poisoned, because initcheck
+would count that as a write.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from autotune.values import Configuration, Problem, size_of
 #: The command that installs compute-sanitizer.
 REMEDY = f"pip install {SANITIZER_PACKAGE}"
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-#: Longest time of one process: instrumented kernels are up to a thousand times slower.
+#: Longest time of one process; instrumented kernels are up to a thousand times slower.
 TIMEOUT_S = 120.0
-#: Unused bytes after every allocation, so that an element beyond the end is no neighbour's.
+#: Unused bytes after every allocation, so that an access beyond the end does not reach the next one.
 _PADDING = 1024
-#: The program that runs under a tool. It has this process's path: `-m` would begin with the current folder.
+#: Program to run under a tool. It gets this process's module path, because `-m` begins with the current folder.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[3:]; from autotune.measure.sanitize import main; "
     "sys.exit(main(*sys.argv[1:3]))"
 )
-#: A place in a kernel, such as ``scale+0x80``; ``at 0x80`` before 2022.
+#: A place in a kernel, such as ``scale+0x80``; versions before 2022 write ``at 0x80``.
 _PLACE = re.compile(r"\bat (\S.*\+)?0x[0-9a-f]+")
-#: An address, which differs in every run.
+#: An address; it differs in every run.
 _ADDRESS = re.compile(r"( at| to)? 0x[0-9a-f]{6,}\b")
 
 
@@ -86,7 +86,7 @@ def small_problems(
 ) -> list[Problem]:
     """Return problems that instrumented launches finish in seconds, with the same static fields.
 
-    They are the odd sizes that the configuration allows; if there are none, the kernel's smallest problem.
+    These are the odd sizes that the configuration allows, or else the kernel's smallest problem.
     """
     odd = [
         edge for edge in kernel.edges_like(problem, device) if kernel.allows(configuration, edge)
@@ -105,7 +105,7 @@ def find_faults(
 ) -> tuple[dict[Configuration, str], list[str]]:
     """Run trials under every tool; return the faults by configuration, and remarks.
 
-    All configurations share a process per tool. If a tool reports anything, each configuration runs
+    Each tool has one process for all configurations. If the tool reports anything, each configuration runs
     alone under it, so that each fault has its configuration. Remarks name the checks that failed to run.
     """
     own: dict[Configuration, list[Trial]] = {}
@@ -154,7 +154,7 @@ def launched_under(
 ) -> tuple[str, str, str]:
     """Launch trials once in a process under one of NVIDIA's tools.
 
-    Return the tool's log, the last line of the process, and why the process failed; empty if it did not.
+    Return the tool's log, the last line of the process, and why the process failed (empty if it did not).
     """
     with tempfile.TemporaryDirectory(prefix="autotune-tool-") as folder:
         task, log = Path(folder, "trials"), Path(folder, "log")
@@ -163,12 +163,12 @@ def launched_under(
         has_ended, output = _waited([*tool, "--log-file", str(log), *child], timeout_s)
         words = log.read_text(errors="replace") if log.exists() else ""
     lines = output.splitlines()
-    # After a lost context CuPy prints errors of memory that it cannot free below the last line.
-    words_of_end = [line for line in lines if line == "done" or line.startswith("failed on ")]
-    last = (words_of_end or lines or [""])[-1]
+    # After a lost context CuPy prints more lines, about memory that it cannot free.
+    results = [line for line in lines if line == "done" or line.startswith("failed on ")]
+    last = (results or lines or [""])[-1]
     if not has_ended:
         return words, last, f"not done after {timeout_s:g} s"
-    if last == "done":  # warnings are not faults, but have an exit code too
+    if last == "done":  # the exit code does not matter: a tool sets it for warnings, too
         return words, last, ""
     return words, last, last or "it ended without a message"
 
@@ -217,7 +217,7 @@ def _waited(command: Sequence[str], timeout_s: float) -> tuple[bool, str]:
 
 
 class _BareBuffer(CudaBuffer):
-    """An allocation of exactly the bytes asked for, after those of the offset."""
+    """An allocation of exactly the requested bytes, after those of the offset."""
 
     def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
         self.nbytes = nbytes
@@ -249,7 +249,7 @@ class _BareData(DeviceData):
 
 
 def launch(executor: CudaExecutor, trial: Trial) -> None:
-    """Run a trial's launch sequence once on exact data, which may use more of the kernel than random data."""
+    """Run a trial's launch sequence once on exact data, which may reach more of the kernel than random data."""
     job, configuration = trial.job, trial.configuration
     kernel = load_kernel(job.origin, job.fingerprint)
     dataset = next(dataset for dataset in job.datasets if dataset.name == EXACT)
@@ -262,7 +262,7 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
 
 def main(file: str, seconds: str) -> int:
     """Launch the trials in a file; the last line of output is ``done`` or the failure."""
-    signal.alarm(int(float(seconds)) + 10)  # in case the parent was killed
+    signal.alarm(int(float(seconds)) + 10)  # ends this process if the parent was killed
     trials: list[Trial] = pickle.loads(Path(file).read_bytes())
     device, last = trials[0].job.device, "done"
     import cupy

@@ -1,6 +1,6 @@
 """The tasks of a worker process: verify a configuration, time it, write its results.
 
-Each takes a job, a configuration and its binary, and returns a `Measurement`; a failure is its status.
+Each task takes a job, a configuration and its binary, and returns a `Measurement`; a failure is its status.
 """
 
 from __future__ import annotations
@@ -45,11 +45,18 @@ from autotune.measure.timing import (
 from autotune.measure.worker_state import Job, current, least_power_w, read_clocks, unthrottled
 from autotune.values import Configuration
 
-#: Rounds of launches at once, after each of which outputs are compared. After `_LEAST_ROUNDS` no round begins
-#: later than `_ROUNDS_S` seconds after the first.
-_ROUNDS, _LEAST_ROUNDS, _ROUNDS_S = 12, 3, 0.01
-#: Launches of each side in a round: at most `_AT_ONCE`, and at most this long, but at least `_LEAST_AT_ONCE`.
-_AT_ONCE, _LEAST_AT_ONCE, _AT_ONCE_MS = 16, 4, 3.0
+#: Most rounds of concurrent launches; outputs are compared after each round.
+_MAX_ROUNDS = 12
+#: Fewest of these rounds.
+_MIN_ROUNDS = 3
+#: Seconds after which no further round begins.
+_ROUNDS_S = 0.01
+#: Most launches of each side in a round.
+_MAX_LAUNCHES = 16
+#: Fewest of these launches.
+_MIN_LAUNCHES = 4
+#: Longest time of one side's launches in a round.
+_LAUNCHES_MS = 3.0
 
 
 def measure(
@@ -62,7 +69,7 @@ def measure(
 ) -> Measurement:
     """Verify a configuration on every data set, then time it.
 
-    Its energy is measured too if the objective needs it, unless a lower bound exceeds ``best_cost``.
+    Measure its energy, too, if the objective needs it and its lower bound does not exceed ``best_cost``.
     """
 
     def timed(draft: Measurement, ready: Launchable) -> Measurement:
@@ -72,15 +79,15 @@ def measure(
 
 
 def verify_configuration(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
-    """Verify a configuration without timing it, as for other seeds and edge problems."""
+    """Verify a configuration without timing it, for example with other seeds or on edge problems."""
     return _tried(job, configuration, binary, _verified)
 
 
 def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
-    """Run a verified configuration twice at the same time: one module, separate buffers and data.
+    """Run two launches of a verified configuration at the same time: one module, separate buffers and data.
 
-    Launches disturb each other if the kernel keeps state in its module, such as a counter or a partial
-    sum. If the device has no room for the second side, the measurement is `OK` with a message.
+    They disturb each other if the kernel keeps state in its module, such as a counter or a partial sum. If
+    the device has no room for the second side, the measurement is `OK` with a message.
     """
 
     def undisturbed(draft: Measurement, ready: Launchable) -> Measurement:
@@ -96,12 +103,14 @@ def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Mea
 def write_results(
     job: Job, configuration: Configuration, binary: Binary, folder: Path
 ) -> Measurement:
-    """Write the outputs that a configuration changes, in a folder for each data set without expected outputs."""
+    """Write the outputs that a configuration changes, for each data set without expected outputs."""
 
     def written(draft: Measurement, ready: Launchable) -> Measurement:
         data = ready.data
         outputs = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
-        for name in (name for name, dataset in data.datasets.items() if not dataset.bounds):
+        for name, dataset in data.datasets.items():
+            if dataset.bounds:
+                continue
             data.poison_scratch()
             data.refresh(name, wholly=True, poison=Poison.NAN)
             ready.executor.run(*ready.bind(name))
@@ -122,7 +131,7 @@ def _tried(
     binary: Binary,
     measured: Callable[[Measurement, Launchable], Measurement],
 ) -> Measurement:
-    """Complete a draft by ``measured``; turn an exception into a failed measurement."""
+    """Complete a draft with ``measured``; turn an exception into a failed measurement."""
     draft = draft_of(job, configuration, binary)
     start = time.perf_counter()
     try:
@@ -149,7 +158,7 @@ def _verified(draft: Measurement, ready: Launchable) -> Measurement:
 
 
 def draft_of(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
-    """Return an empty measurement of a configuration, to be completed."""
+    """Return the measurement of a configuration before any task has run."""
     return Measurement(
         configuration,
         Status.OK,
@@ -160,10 +169,10 @@ def draft_of(job: Job, configuration: Configuration, binary: Binary) -> Measurem
 
 
 def _launch_at_once(ready: Launchable) -> None:
-    """Launch on two sides at the same time; WrongResult if an output is wrong."""
+    """Launch on two sides at the same time; raise WrongResult if an output is wrong."""
     data, executor = ready.data, ready.executor
     first, *others = data.datasets
-    # Both sides share the module, so both need its symbols, which belong to one data set.
+    # Both sides share the module, whose symbols belong to one data set.
     second = others[-1] if others and not data.constants(first) else first
     twin = verify.DeviceData(
         executor,
@@ -182,10 +191,10 @@ def _launch_at_once(ready: Launchable) -> None:
         side.poison_scratch()
         took_ms = executor.run(module, steps)  # the first launch pays for loading
         sides.append(Side(partial(_renew, side, name), steps))
-    times = max(_LEAST_AT_ONCE, min(_AT_ONCE, int(_AT_ONCE_MS / max(took_ms, 1e-3))))
+    times = max(_MIN_LAUNCHES, min(_MAX_LAUNCHES, int(_LAUNCHES_MS / max(took_ms, 1e-3))))
     run, end = executor.at_once(module, sides, times), time.monotonic() + _ROUNDS_S
-    for done in range(_ROUNDS):
-        if done >= _LEAST_ROUNDS and time.monotonic() > end:
+    for done in range(_MAX_ROUNDS):
+        if done >= _MIN_ROUNDS and time.monotonic() > end:
             break
         run()
         for side, name in pairs:
@@ -212,7 +221,7 @@ def _timed(
     """Time a configuration, unless the launches that verified it prove it slower.
 
     Those launches found inputs in the cache, so a cold launch takes as long or longer. They are compared
-    with cold samples only: a hot launch also finds the outputs in the cache.
+    only with cold samples, because a hot launch also finds outputs in the cache.
     """
     start = time.perf_counter()
     is_cold = job.caches is Caches.COLD
@@ -236,7 +245,7 @@ def _timed(
         launched_by=timer.launched_by,
         clocks=clocks,
     )
-    if taken.stopped_early:  # not verified again: finals do that if they admit it
+    if taken.stopped_early:  # not verified again; the finals do that for finalists
         why = _why_stopped(taken, best_samples_ms, "samples")
         timed = replace(timed, status=Status.STOPPED_EARLY, message=why)
     else:
@@ -250,9 +259,9 @@ def _timed(
 def _with_energy(
     timed: Measurement, executor: Executor, timer: Timer, job: Job, best_cost: float
 ) -> Measurement:
-    """Return a measurement with its energy; it is stopped early if a lower bound exceeds the best.
+    """Return a measurement with its energy; stop early if a lower bound exceeds the best cost.
 
-    The bound is the power of the idle device over the median time: a working device draws more.
+    The bound is the power of the idle device times the median time: a working device draws more.
     """
     power_w, median_ms = least_power_w(executor), median(timed.samples_ms)
     least = Energy(power_w * median_ms, power_w)
@@ -267,10 +276,10 @@ def _with_energy(
 
 
 def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: bool) -> None:
-    """Check the outputs after a timer's launches: of the last one, or of one more.
+    """Check the outputs after a timer's launches: of the last launch, or of one more launch.
 
-    One more launch, on restored data, is checked if other configurations launched in between
-    (``afresh``), or if arguments are read and written. Workspaces stay as they were left.
+    One more launch, on restored data, is needed if other configurations were launched in between
+    (``afresh``), or if an argument is both read and written. Workspaces keep their contents.
     """
     _, data, _ = current()
     data.scratch = scratch
@@ -280,10 +289,10 @@ def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: b
     verify.verify_last(data, RANDOM, launches)
 
 
-def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) -> str:
+def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], launches: str) -> str:
     return (
         f"{median(best_samples_ms):.4g} ms is the best so far; "
-        f"all {len(taken.samples_ms)} {what} exceed {taken.bar_ms:.4g} ms"
+        f"all {len(taken.samples_ms)} {launches} exceed {taken.bar_ms:.4g} ms"
     )
 
 

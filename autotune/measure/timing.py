@@ -1,4 +1,4 @@
-"""Takes samples in milliseconds, until they are enough, and the energy of a call."""
+"""Samples the time of a call until a rule ends sampling, and measures the energy of a call."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ from autotune.measure.measurement import Energy
 #: A function that takes the given number of samples, in milliseconds.
 Take: TypeAlias = Callable[[int], list[float]]
 
-#: Samples after which a candidate is compared with the best, before `StoppingRule.min_samples`.
-_LOOKS = (1, 2, 3, 5)
-#: Least length of a window in a search and in finals, from one update of the counter to another.
-SEARCH_S, FINALS_S = 0.3, 0.4
+#: Numbers of samples, below `StoppingRule.min_samples`, at which a candidate is compared with the best.
+_EARLY_CHECKS = (1, 2, 3, 5)
+#: Least length of an energy window in a search, from one update of the counter to another.
+SEARCH_S = 0.3
+#: The same in finals.
+FINALS_S = 0.4
 #: Load before a window: clocks settle, and the counter lags by at most one of its steps.
 WARM_UP_S = 0.15
-#: Updates of the counter in a window, those at its ends included, and ends of batches of calls.
-_LEAST_UPDATES, _LEAST_BATCHES = 4, 3
+#: Fewest updates of the counter in a window, including those at its ends.
+_MIN_UPDATES = 4
+#: Fewest batches of calls that end in a window.
+_MIN_BATCHES = 3
 #: A longer window is given up: the counter stands still, or one call takes seconds.
-_MOST_S = 10.0
+_MAX_WINDOW_S = 10.0
 
 
 class Caches(StrEnum):
-    """The contents of the caches before the calls whose times decide; see docs/timing.md."""
+    """The contents of the caches before the calls that decide the winner; see docs/timing.md."""
 
     #: Other data: a write has flushed the caches.
     COLD = "cold"
     #: The data of the call before.
     HOT = "hot"
-    #: In turns other data that were read, and the data of the call before: the geometric mean decides.
+    #: By turns other data that were read, and the data of the call before; the geometric mean decides.
     MIXED = "mixed"
 
 
 class Timing(StrEnum):
-    """The way samples are taken: caches and launching. Records, store and reports have the values."""
+    """The way samples are taken: caches and launches. Records, store and reports contain these values."""
 
     COLD_GRAPH = "cold:graph"
     COLD_STREAM = "cold:flush"
@@ -50,7 +54,7 @@ class Timing(StrEnum):
     HOT_STREAM = "hot"
     MIXED_GRAPH = "mixed:graph"
     MIXED_STREAM = "mixed"
-    #: Any other word, of an older version or another tool: not comparable with ours.
+    #: Any other value, of an older version or another tool; its times are not comparable.
     OTHER = "other"
 
     @classmethod
@@ -65,13 +69,12 @@ class Timing(StrEnum):
 
     @property
     def caches(self) -> Caches:
-        """Contents of the caches; cold for other words."""
-        word = self.partition(":")[0]
-        return Caches.COLD if self is Timing.OTHER else Caches(word)
+        """Contents of the caches; cold for other values."""
+        return Caches.COLD if self is Timing.OTHER else Caches(self.partition(":")[0])
 
     @property
     def is_cold(self) -> bool:
-        """Caches are flushed before each call."""
+        """True if caches are flushed before each call."""
         return self.caches is Caches.COLD
 
     @property
@@ -81,7 +84,7 @@ class Timing(StrEnum):
 
     @property
     def by_graph(self) -> bool:
-        """A sequence is launched as one captured graph."""
+        """True if a launch sequence is launched as one captured graph."""
         return self.endswith(":graph")
 
 
@@ -89,18 +92,19 @@ class Timing(StrEnum):
 class StoppingRule:
     """The rule that ends sampling."""
 
-    #: Fewest and most samples of a configuration that is not stopped early. One more is taken first
-    #: and discarded, because the first launch of a binary pays for loading it.
+    #: Fewest samples of a configuration that is not stopped early. One more sample is taken first and
+    #: discarded, because the first launch of a binary pays for loading it.
     min_samples: int = 7
+    #: Most samples.
     max_samples: int = 21
-    #: Enough when the 95 % interval of the median is narrower than this share of the median.
+    #: Sampling ends if the 95 % interval of the median is narrower than this share of the median.
     precision: float = 0.01
-    #: Host time after which no further sample begins, once there are ``min_samples``.
+    #: Seconds of the host after which no further sample begins, once there are ``min_samples``.
     max_seconds: float = 1.0
     #: Probability that one comparison stops a configuration that is as fast as the best, without
-    #: the margin of `bar_ms`. 0: nothing is stopped early.
+    #: the margin of `bar_ms`. With 0 no configuration is stopped early.
     false_stop: float = 0.05
-    #: A longer first sample is kept: the cost of loading does not matter there.
+    #: A longer first sample is kept, because loading is a small part of it.
     longest_discarded_ms: float = math.inf
 
 
@@ -109,7 +113,7 @@ class Samples:
     """Kept samples in milliseconds."""
 
     samples_ms: tuple[float, ...]
-    #: All samples of a configuration that is stopped early exceed this time; infinite for others.
+    #: If the configuration is stopped early, all samples exceed this time; otherwise infinite.
     bar_ms: float = math.inf
 
     @property
@@ -124,11 +128,11 @@ def sample(
 ) -> Samples:
     """Take samples until the rule ends sampling.
 
-    A configuration that may be a new best is sampled to the maximum: later ones are compared with
+    A configuration that may be the new best gets the most samples. Later configurations are compared with
     these samples, and more samples of the best prove others slower in fewer launches.
 
     ``take(count)`` returns ``count`` times in milliseconds. ``best_samples_ms`` is empty for the
-    first configuration, and None if there is no search for a best.
+    first configuration, and None outside a search.
     """
     start = time.perf_counter()
     compares = best_samples_ms is not None and rule.false_stop > 0
@@ -143,9 +147,9 @@ def sample(
         is_apart = bool(best) and low > median_interval(best)[1]
         return is_precise or is_apart or time.perf_counter() - start > rule.max_seconds
 
-    looks = [k for k in _LOOKS if k < rule.min_samples] if best else []
+    early = [k for k in _EARLY_CHECKS if k < rule.min_samples] if best else []
     steps = range(rule.min_samples, rule.max_samples, rule.min_samples)
-    for count in (*looks, *steps, rule.max_samples):
+    for count in (*early, *steps, rule.max_samples):
         kept += take(count - len(kept)) if count > len(kept) else []
         if min(kept) > (bar := bar_ms(len(kept), best, rule.false_stop)):
             return Samples(tuple(kept), bar)
@@ -157,9 +161,9 @@ def sample(
 def proven_slow(
     launches_ms: Sequence[float], rule: StoppingRule, best_samples_ms: Sequence[float]
 ) -> Samples | None:
-    """Return the samples if launches made for verifying prove a configuration slow; else None.
+    """Return the samples if the launches of verification prove a configuration slow; otherwise None.
 
-    ``launches_ms`` are lower bounds of the launches' times, in order; the first pays for loading.
+    ``launches_ms`` are lower bounds of the times of launches, in order; the first pays for loading.
     """
     first = [launch_ms for launch_ms in launches_ms[:1] if launch_ms > rule.longest_discarded_ms]
     kept = [*first, *launches_ms[1:]]
@@ -172,13 +176,13 @@ def proven_slow(
 def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> float:
     """Return the time that all first ``count`` samples must exceed to prove a configuration slower.
 
-    A precedence test (Balakrishnan & Ng, Precedence-Type Tests and Applications, ch. 2): were both
-    equally fast, all k samples of one would exceed the j-th smallest of the n of the other with
-    probability ``C(n + k - j, k) / C(n + k, k)``, whatever the distribution of the noise. The
-    smallest j for which that is rare enough gives the bar, raised by ``1 / k`` of itself: launches in
-    a row share clock and temperature, so k of them are worth less than k independent ones, and
-    the fewer there are the less. The noise of the device sets the bar, a hiccup in one sample of
-    the best does not, and one fast sample is enough to go on: noise makes a launch slower.
+    This is a precedence test (Balakrishnan & Ng, Precedence-Type Tests and Applications, ch. 2). If two
+    configurations are equally fast, all k samples of the first exceed the j-th smallest of the n samples of
+    the second with probability ``C(n + k - j, k) / C(n + k, k)``, for any distribution of the noise. The bar
+    is the j-th smallest sample for the smallest j with a probability of at most ``false_stop``. It is raised
+    by ``1 / k`` of itself, because consecutive launches share clock and temperature and are therefore worth
+    less than k independent launches. One slow sample of the best does not move the bar. One fast sample of
+    the candidate is enough to go on, because noise only makes a launch slower.
 
     The time is infinite if there are too few samples to prove anything.
     """
@@ -188,7 +192,7 @@ def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> f
 
 @cache
 def _rank(k: int, n: int, false_stop: float) -> int | None:
-    """Smallest j of `bar_ms`; None if n samples of the best are too few for k."""
+    """Return the smallest j of `bar_ms`; None if n samples of the best are too few for k."""
     arrangements = math.comb(n + k, k)
     ranks = range(1, n + 1)
     return next((j for j in ranks if math.comb(n + k - j, k) <= false_stop * arrangements), None)
@@ -197,7 +201,7 @@ def _rank(k: int, n: int, false_stop: float) -> int | None:
 def taking_of(timer: Timer, caches: Caches) -> Take:
     """Return the function that takes samples with the given contents of the caches.
 
-    A mixed sample is the geometric mean of a clean call and a batch of hot calls; clean calls come first.
+    A mixed sample is the geometric mean of a clean call and a batch of hot calls; the clean calls come first.
     """
 
     def mixed(count: int) -> list[float]:
@@ -231,18 +235,18 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 class Reading(NamedTuple):
     """A reading of a device under load."""
 
-    #: Of `time.monotonic`.
+    #: Time of the reading (`time.monotonic`).
     at_s: float
-    #: Calls done by then.
+    #: Number of finished calls.
     calls: int
-    #: Of the counter.
+    #: Value of the energy counter.
     taken_mj: int
 
 
 def measure_energy(executor: Executor, timer: Timer, seconds: float) -> Energy:
-    """Measure the energy of a call in a window of at least these seconds.
+    """Measure the energy of a call in a window of at least ``seconds``.
 
-    LaunchError if the counter stands still or calls take too long, DeviceError if there is no counter.
+    Raises LaunchError if the counter stands still or calls take too long, DeviceError without a counter.
     """
     readings: list[Reading] = []
     begun_s = time.monotonic()
@@ -251,12 +255,12 @@ def measure_energy(executor: Executor, timer: Timer, seconds: float) -> Energy:
         now_s = time.monotonic()
         if now_s - begun_s > WARM_UP_S:
             readings.append(Reading(now_s, calls, executor.energy_mj()))
-        return now_s - begun_s > _MOST_S or _is_window(readings, seconds)
+        return now_s - begun_s > _MAX_WINDOW_S or _is_window(readings, seconds)
 
     timer.sustained(is_enough)
     if not _is_window(readings, seconds):
         raise LaunchError(
-            f"no energy: in {_MOST_S:g} s the counter moved {len(_steps(readings, 'taken_mj'))} "
+            f"no energy: in {_MAX_WINDOW_S:g} s the counter moved {len(_steps(readings, 'taken_mj'))} "
             f"times, and calls ended {len(_steps(readings, 'calls'))} times"
         )
     taken = energy_of(readings)
@@ -266,8 +270,8 @@ def measure_energy(executor: Executor, timer: Timer, seconds: float) -> Energy:
 def energy_of(readings: Sequence[Reading]) -> Energy:
     """Return the energy of one call from the readings of a window.
 
-    The counter moves in steps of some tens of milliseconds, and calls end in steps, too. The amount
-    between the first and the last step of each is as exact as the times of the readings.
+    The counter moves in steps of some tens of milliseconds, and calls also end in steps. Between the first
+    and the last step of each, the amount is as exact as the times of the readings.
     """
     power_w = _per_second(readings, "taken_mj") / 1e3
     steps = _steps(readings, "calls")
@@ -280,14 +284,14 @@ def energy_of(readings: Sequence[Reading]) -> Energy:
 
 
 def _is_window(readings: Sequence[Reading], seconds: float) -> bool:
-    """Return whether the last reading is an update, and the window from the first one long enough."""
+    """Return whether the last reading is an update that ends a long enough window."""
     if len(readings) < 2 or readings[-1].taken_mj == readings[-2].taken_mj:
         return False
     updates = _steps(readings, "taken_mj")
     return (
         updates[-1].at_s - updates[0].at_s >= seconds
-        and len(updates) >= _LEAST_UPDATES
-        and len(_steps(readings, "calls")) >= _LEAST_BATCHES
+        and len(updates) >= _MIN_UPDATES
+        and len(_steps(readings, "calls")) >= _MIN_BATCHES
     )
 
 

@@ -34,7 +34,7 @@ Scratch = dict[str, tuple[Out, Any]]
 
 
 class WrongResult(Exception):
-    """An output is wrong, an input changed, or a guard band was written; ``str(error)`` has the place."""
+    """An output is wrong, an input changed, or a guard band was written; ``str(error)`` names the place."""
 
     def __init__(self, message: str, checks: tuple[CheckResult, ...] = ()) -> None:
         super().__init__(message)
@@ -49,8 +49,8 @@ class NotDeterministic(Exception):
 class DeviceData:
     """The arguments of one problem on a device: working buffers, pristine copies, expected values.
 
-    One set of working buffers serves all data sets. Pristine copies, expected values and bounds may be
-    shared with another object.
+    All data sets use the same working buffers. Pristine copies, expected values and bounds may be shared
+    with another object.
     """
 
     executor: Executor
@@ -79,7 +79,7 @@ class DeviceData:
     def bind(self, plan: launches.LaunchSequence, dataset: str, binary: Binary) -> Steps:
         """Return the steps of a plan on the working buffers and the scalars of a data set."""
         passed = [argument for argument in self.arguments if argument.kind != "constant"]
-        # A launch without ``args`` gets these.
+        # A launch without ``args`` gets these arguments.
         names = [*(argument.name for argument in passed), *self.scratch]
         null = {argument.name: None for argument in passed if not argument.count}
         dtypes = {argument.name: argument.dtype for argument in self.arguments}
@@ -101,10 +101,14 @@ class DeviceData:
     def constants(self, dataset: str) -> dict[str, Any]:
         """Return the module symbols of a data set."""
         chosen = self.datasets[dataset]
-        return {o.name: chosen.array(o.name) for o in chosen.arguments if o.kind == "constant"}
+        return {
+            argument.name: chosen.array(argument.name)
+            for argument in chosen.arguments
+            if argument.kind == "constant"
+        }
 
     def declare_scratch(self, wanted: Mapping[str, Out]) -> None:
-        """Make the workspaces of a configuration; keep earlier ones with an equal declaration."""
+        """Make the workspaces of a configuration; keep existing workspaces with an equal declaration."""
         kept = {}
         for name, out in wanted.items():
             old = self.scratch.get(name)
@@ -114,11 +118,11 @@ class DeviceData:
 
     @property
     def accumulates(self) -> bool:
-        """An argument is read and written, so that a launch finds the result of the previous launch."""
+        """True if an argument is both read and written: a launch then finds the result of the previous launch."""
         return any(argument.kind == "inout" for argument in self.arguments)
 
     def refresh(self, dataset: str, wholly: bool, poison: Poison = Poison.FINITE) -> None:
-        """Poison outputs and restore `InOut` arguments; ``wholly``: inputs and all guard bands too."""
+        """Poison outputs and restore `InOut` arguments; if ``wholly``, also restore inputs and all guard bands."""
         self.poison_outputs(poison)
         self.restore(dataset, wholly)
         if wholly:
@@ -126,7 +130,7 @@ class DeviceData:
                 self.executor.restore_guards(buffer)
 
     def restore(self, dataset: str, wholly: bool = True) -> None:
-        """Restore `InOut` arguments; ``wholly``: inputs too."""
+        """Restore `InOut` arguments; if ``wholly``, also inputs."""
         for argument in self.datasets[dataset].arguments:
             if not argument.count:
                 continue
@@ -182,11 +186,11 @@ def verify(
 ) -> tuple[CheckResult, ...]:
     """Run a launch sequence on a data set and check it; raise `WrongResult` if it is wrong.
 
-    ``run()`` executes the sequence once on the working buffers, and waits. Outputs are poisoned
-    before each run: with NaN, and with a finite number before the last. If ``fresh``, workspaces are
-    poisoned before the first run. Later runs and other data sets find the workspaces as the last run left
-    them, so that the sequence can rely neither on a fresh workspace nor on its contents. Guard bands are
-    restored before the first run, because another configuration may have damaged them.
+    ``run()`` executes the sequence once on the working buffers, and waits. Outputs are poisoned before each
+    run: with a finite number before the last run, with NaN before the others. If ``fresh``, workspaces are
+    poisoned before the first run. Later runs and other data sets find the workspaces of the last run, so
+    that the sequence can rely neither on a fresh workspace nor on its contents. Guard bands are restored
+    before the first run, because another configuration may have damaged them.
     """
     checks: tuple[CheckResult, ...] = ()
     if fresh:
@@ -203,7 +207,7 @@ def verify(
 def verify_last(
     data: DeviceData, dataset: str, launches: int, with_harm: bool = True
 ) -> tuple[CheckResult, ...]:
-    """Check the outputs after ``launches``, and ``with_harm`` guard bands and inputs; see `verify`."""
+    """Check outputs after timed launches, and if ``with_harm`` guard bands and inputs; see `verify`."""
     try:
         return _inspected(data, dataset, Poison.FINITE, with_harm, again="")
     except WrongResult as error:
@@ -213,16 +217,17 @@ def verify_last(
 def identical_runs(
     data: DeviceData, dataset: str, run: Callable[[], object], goes_on: Callable[[int], bool]
 ) -> int:
-    """Run on the same data while ``goes_on(runs)``; raise `NotDeterministic` if an output's bits differ.
+    """Run on the same data while ``goes_on(runs)``, and return the number of runs.
 
-    Returns the number of runs; 0 if the device has no room for a copy of the outputs.
+    Raises `NotDeterministic` if bits of an output differ. Returns 0 if the device has no room for a copy of
+    the outputs.
     """
     written = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
     try:
-        first = [data.executor.allocate(o.nbytes, o.offset_bytes) for o in written]
+        first = [data.executor.allocate(output.nbytes, output.offset_bytes) for output in written]
     except MemoryError:
         return 0
-    pairs = [(copy, data.buffers[o.name]) for copy, o in zip(first, written, strict=True)]
+    pairs = [(copy, data.buffers[output.name]) for copy, output in zip(first, written, strict=True)]
     done = 0
     while goes_on(done):
         data.refresh(dataset, wholly=False)
@@ -233,7 +238,7 @@ def identical_runs(
                 data.executor.copy(copy, output)
         elif not all(same := data.executor.inspect((), (), pairs)[2]):
             other = ", ".join(
-                o.name for o, is_same in zip(written, same, strict=True) if not is_same
+                output.name for output, is_same in zip(written, same, strict=True) if not is_same
             )
             raise NotDeterministic(
                 f"declared deterministic, but run {done} on the same data gave other bits in {other}"
@@ -273,28 +278,33 @@ def _checked(
     data: DeviceData, dataset: str, found: Sequence[Difference]
 ) -> tuple[CheckResult, ...]:
     checks = []
-    for (name, bound), of in zip(data.datasets[dataset].bounds.items(), found, strict=True):
-        first, parts = of.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")
+    bounds = data.datasets[dataset].bounds
+    for (name, bound), difference in zip(bounds.items(), found, strict=True):
+        first, parts = difference.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")
         if first is not None:
-            of_elements = data.datasets[dataset].element_bounds(name)
-            bound = bound if of_elements is None else float(of_elements[first])
+            element_bounds = data.datasets[dataset].element_bounds(name)
+            bound = bound if element_bounds is None else float(element_bounds[first])
             first //= parts
-        checks.append(CheckResult(name, dataset, of.max_error, of.rms_error, bound, first))
+        checks.append(
+            CheckResult(name, dataset, difference.max_error, difference.rms_error, bound, first)
+        )
     return tuple(checks)
 
 
 def _inspected(
     data: DeviceData, dataset: str, poison: Poison, with_harm: bool, again: str | None
 ) -> tuple[CheckResult, ...]:
-    """Compare outputs and, ``with_harm``, all guard bands and the bytes of all inputs, in one wait.
+    """Compare outputs and, if ``with_harm``, all guard bands and the bytes of all inputs, in one wait.
 
     ``again`` is a remark on a wrong output; None after the first launch on these inputs. A later launch may
-    be wrong because an earlier one changed an input; the message then names the input.
+    be wrong because an earlier launch changed an input; the message then names the input.
     """
     buffers = data.all_buffers() if with_harm else {}
     bounds, kinds = data.datasets[dataset].bounds, ("input", "inout") if with_harm else ()
     inputs = [
-        o.name for o in data.arguments if o.kind in kinds and o.count and o.name not in bounds
+        argument.name
+        for argument in data.arguments
+        if argument.kind in kinds and argument.count and argument.name not in bounds
     ]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
     found, intact, unchanged = data.executor.inspect(
@@ -316,7 +326,7 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     """Return one line: output, first wrong index, value, expected value, and largest error."""
     argument = data.argument(check.output)
     dtype = np.dtype(argument.dtype)
-    dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # shows bytes that are not bools
+    dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # shows bytes that are no bools
     flat = check.first_wrong or 0
     where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
     read = data.executor.read(data.buffers[check.output], dtype, (argument.count,))
@@ -325,7 +335,7 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     unwritten = ""
     if argument.kind == "out" and set(read[flat].tobytes()) == {
         poison
-    }:  # a wrong integer may well be -1
+    }:  # a wrong integer may happen to be -1
         unwritten = " (not written?)" if got.dtype.kind in "iu" else " (not written)"
     form = ".9g" if got.dtype.kind in "fc" else "d"
     if form != "d" and format(got, form) == format(want, form):

@@ -1,6 +1,6 @@
 """The state of a worker process: its device context, and the kernel and device data of its last job.
 
-It is costly to make, so it is kept between tasks and made again when a task needs another job.
+It is costly to make. It is therefore kept between tasks, and made again only if a task needs another job.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from autotune.values import Problem
 R = TypeVar("R")
 #: Rests in seconds after a measurement on a throttled device, before it is measured again.
 _RESTS_S = (0.1, 0.3, 1.0)
-#: Longest age of a reading of the clocks that is used again before the next measurement.
+#: Longest age in seconds of a reading of the clocks that serves the next measurement, too.
 _CLOCKS_S = 0.1
-#: Least power of a working GPU, as a share of its limit: an idle H100 draws 70 W of 700.
+#: Least power of a working GPU, as a share of its limit: an idle H100 draws 70 of 700 W.
 _IDLE_SHARE = 0.1
 
 
@@ -44,12 +44,12 @@ class Job:
     caches: Caches = Caches.COLD
     #: Fingerprint of the kernel's functions; empty if they are not compared.
     fingerprint: str = ""
-    #: Energy is measured if the objective needs it.
+    #: Objective of the run; energy is measured if it needs energy.
     objective: Objective = TIME
 
     @property
     def is_flushed(self) -> bool:
-        """Caches are flushed before each call."""
+        """True if caches are flushed before each call."""
         return self.caches is not Caches.HOT
 
 
@@ -59,12 +59,13 @@ class _State:
     job: Job | None = None
     kernel: Kernel | None = None
     data: verify.DeviceData | None = None
-    #: Files of the inputs on the device.
+    #: Files of the inputs that are on the device.
     inputs: list[tuple[Any, ...]] = field(default_factory=list)
-    #: Last reading of the clocks, and its time (`time.monotonic`).
+    #: Last reading of the clocks.
     clocks: Clocks | None = None
+    #: Time of this reading (`time.monotonic`).
     clocks_read_s: float = 0.0
-    #: Least power of the device so far.
+    #: Least power of the device so far, in watts.
     least_w: float = math.inf
 
 
@@ -72,12 +73,12 @@ _state = _State()
 
 
 def get_ready(device: Device) -> None:
-    """Import and compile what every job on a device needs, without a context."""
+    """Import and compile the parts that every job on a device needs, without a context."""
     find_backend(device.backend).get_ready(device)
 
 
 def opened(device: Device) -> Executor:
-    """Return the executor of a device; the first call makes its context."""
+    """Return the executor of a device; the first call makes the context."""
     if _state.executor is None or _state.executor.device != device:
         executor = find_backend(device.backend).open(device)
         executor.calibrate()
@@ -109,7 +110,7 @@ def _prepare(job: Job) -> None:
     if before is None or not job.fingerprint or (before.origin, before.fingerprint) != functions:
         _state.kernel = load_kernel(job.origin, job.fingerprint)
     assert _state.kernel is not None
-    # Data sets may have been removed to make room on the disk.
+    # The cache may have removed data sets to make room on the disk.
     datasets = [
         known
         if known.folder.is_dir()
@@ -129,8 +130,10 @@ def _prepare(job: Job) -> None:
 
 
 def _files(dataset: Dataset) -> tuple[Any, ...]:
-    """Return what identifies the inputs of a data set; links to the same files are the same inputs."""
-    arrays = (o.name for o in dataset.arguments if o.kind in ("input", "inout"))
+    """Return a key of the inputs of a data set; links to the same files give equal keys."""
+    arrays = (
+        argument.name for argument in dataset.arguments if argument.kind in ("input", "inout")
+    )
     files = [(dataset.folder / f"{name}.npy").resolve() for name in arrays]
     return dataset.name, dataset.arguments, files
 
@@ -142,7 +145,7 @@ def current() -> tuple[Executor, verify.DeviceData, Kernel]:
 
 
 def unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
-    """Measure; repeat after longer and longer rests while the device is throttled; return the last result."""
+    """Measure; while the device is throttled, rest longer each time and repeat; return the last result."""
     for rest_s in (*_RESTS_S, None):
         before, result = read_clocks(executor, _CLOCKS_S), measure()
         clocks = before.worst(read_clocks(executor))
@@ -153,17 +156,17 @@ def unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks
 
 
 def read_clocks(executor: Executor, oldest_s: float = 0.0) -> Clocks:
-    """Read the clocks, unless the last reading is at most ``oldest_s`` old."""
+    """Read the clocks, or return the last reading if it is younger than ``oldest_s``."""
     if _state.clocks is None or time.monotonic() - _state.clocks_read_s >= oldest_s:
         _state.clocks, _state.clocks_read_s = executor.clocks(), time.monotonic()
     return _state.clocks
 
 
 def least_power_w(executor: Executor) -> float:
-    """Read the draw of the device, and return the least so far: that of the idle device, or less.
+    """Read the power of the device, and return the least so far: a lower bound for a working device.
 
-    A reading is the mean of a second in which the device may have worked, so the result is at most
-    `_IDLE_SHARE` of the limit.
+    A reading is the mean of a second in which the device may have worked. The result is therefore at most
+    `_IDLE_SHARE` of the power limit.
     """
     power = executor.power()
     _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))

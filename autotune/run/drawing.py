@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.spec import Kernel
-from autotune.measure.rotation import MOST_SETS
+from autotune.measure.rotation import MAX_SETS
 from autotune.run.sizes import size_fields
 from autotune.values import Problem, category_of
 
@@ -79,7 +79,7 @@ def _is_feasible(kernel: Kernel, device: Device, problem: Problem) -> bool:
     if work is None:
         return True
     moved, peak = work.bytes_read + work.bytes_written, device.peak_gflop_per_s
-    if MOST_SETS * moved > _MEMORY_SHARE * (device.memory_bytes or math.inf):
+    if MAX_SETS * moved > _MEMORY_SHARE * (device.memory_bytes or math.inf):
         return False
     computing_ms = work.flops / peak / 1e6 if peak else 0.0
     moving_ms = moved / device.peak_gb_per_s / 1e6 if device.peak_gb_per_s else 0.0

@@ -385,7 +385,7 @@ def can_show_faults(job: Job) -> bool:
     For example, the variance of one number is 0, and a sum of a million exceeds half precision.
     """
     arguments = job.datasets[0].arguments
-    halves = {argument.name for argument in arguments if argument.number == np.float16}
+    halves = {argument.name for argument in arguments if argument.value_type == np.float16}
     has_values = False
     for dataset in job.datasets:
         for name in dataset.bounds:
@@ -398,7 +398,7 @@ def can_show_faults(job: Job) -> bool:
 
 def _may_be_rounding(found: Measurement, job: Job) -> bool:
     """Return whether rounding explains a wrong result: of longer sums, or to the other of two integers."""
-    rounds = any(argument.number.kind == "f" for argument in job.datasets[0].arguments)
+    rounds = any(argument.value_type.kind == "f" for argument in job.datasets[0].arguments)
     wrong = [check for check in found.checks if not check.is_correct]
     return bool(wrong) and all(
         check.max_error <= (_GROSS_ERROR * check.bound or float(rounds)) for check in wrong

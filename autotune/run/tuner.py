@@ -25,7 +25,7 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.source import own_fingerprint
 from autotune.measure.measurement import Measurement
-from autotune.measure.process import ChildActor, tell
+from autotune.measure.process import ChildActor, send_message
 from autotune.measure.race import Race
 from autotune.run import verdict
 from autotune.run.bench import Bench, Site
@@ -186,17 +186,17 @@ class TunerProcess:
         news = [found for found in needed if self._known.get(found.problem) is not found]
         self._known.update({found.problem: found for found in news})
         answer, self._off_budget_s, used = self._actor.ask(
-            task, news, *args, job=self._plan, timeout_s=_SILENCE_S, heard=self._hear
+            task, news, *args, job=self._plan, timeout_s=_SILENCE_S, on_message=self._receive
         )
         for folder in used:  # this process releases them, since the tuner's process is killed
             cache.use(folder)
         return answer
 
-    def _hear(self, heard: str | list[Event]) -> None:
-        if isinstance(heard, str):
-            warnings.warn(heard, stacklevel=2)
+    def _receive(self, message: str | list[Event]) -> None:
+        if isinstance(message, str):
+            warnings.warn(message, stacklevel=2)
             return
-        for event in heard:
+        for event in message:
             self._listener(event)
 
 
@@ -223,7 +223,7 @@ def open_tuner(plan: TunerPlan) -> None:
         )
     bench.start()
     _ = bench.space  # while they come up
-    warnings.showwarning = lambda message, *_, **__: tell(str(message))
+    warnings.showwarning = lambda message, *_, **__: send_message(str(message))
     store = Store.open(plan.store)
     _tuner = ProblemTuner(bench, store, plan.run_id, _teller, plan.sanitizer, plan.number)
 
@@ -246,7 +246,7 @@ class _Teller:
     def flush(self) -> None:
         """Send the collected events."""
         with self._lock:
-            tell(self._events)
+            send_message(self._events)
             self._events, self._sent_s = [], time.monotonic()
 
 

@@ -199,7 +199,9 @@ class ExecutorContract:
     ):
         array = np.arange(count, dtype=np.int32)
         if not executor.device.is_cuda:
-            with pytest.raises(DeviceError, match=f"begin aligned, not {offset_bytes} bytes on"):
+            with pytest.raises(
+                DeviceError, match=f"aligned, without an offset of {offset_bytes} bytes"
+            ):
                 executor.allocate(array.nbytes, offset_bytes)
             return
         one, other = (self.buffer(executor, array, offset_bytes) for _ in range(2))
