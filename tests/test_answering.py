@@ -306,7 +306,7 @@ def test_a_matrix_that_is_far_wider_stays(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("saxpy", "--budget", "5evals"), "--budget is a time"),
+        (("saxpy", "--budget", "5evals"), "--budget must be a time"),
         (("transpose",), "nothing is tuned for"),
     ],
 )

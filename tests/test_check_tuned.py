@@ -214,7 +214,7 @@ def test_another_kernel_of_a_name_does_not_pass_for_it(
     assert run(["export", "saxpy"]) == 2
     assert said in capsys.readouterr().err
     assert run(["export", "saxpy", "cache"]) == 2
-    assert "nothing with the parameters of" in capsys.readouterr().err
+    assert "no measurements with the parameters of" in capsys.readouterr().err
     with pytest.warns(RuntimeWarning, match="no recorded configuration is valid"):
         chosen = load("saxpy").choice(n=5, device="opencl:cpu")
     assert chosen.tuned is None

@@ -317,7 +317,7 @@ def test_what_is_no_file_of_theirs(tmp_path: Path, capsys: pytest.CaptureFixture
         (
             2,
             ["mine.json", "--kernel", "copy"],
-            "--kernel, --device and --problem are for files of other",
+            "--kernel, --device and --problem, which are for files of other",
         ),
     ):
         assert run(["import", str(tmp_path / words[0]), *words[1:]]) == code
@@ -397,7 +397,7 @@ def test_a_file_with_other_parameters_is_kept(
     for parameters in (["BLOCK"], ["BLOCK", "UNROLL"]):
         rows = [{**RESULT, "configuration": dict.fromkeys(parameters, 64)}]
         assert run(["import", str(write({"results": rows})), "--kernel", "scale"]) == 0
-        assert capsys.readouterr().err.startswith("kept as ")
+        assert capsys.readouterr().err.startswith("wrote ")
 
 
 @pytest.mark.opencl

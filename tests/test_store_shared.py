@@ -425,5 +425,5 @@ def test_what_a_store_holds(
     assert run(["doctor", "merge", missing, str(other.address)]) == 1
     assert run(["doctor", "merge", str(other.address), str(other.address)]) == 2
     errors = capsys.readouterr().err
-    assert "no such file" in errors and "are one store" in errors
+    assert "no such file" in errors and "are the same store" in errors
     assert not Path(missing).exists()

@@ -1,8 +1,7 @@
-"""Formats that results are exported to: from tuned records, or from measurements, to the text of named files.
+"""Export tuned records or measurements: return the names and contents of files.
 
-Equal input gives equal bytes (for ``cuda`` the kernel's declaration and sources are input too). Knows no places and
-writes nothing; a format is imported when it is used. Public modules: `header`; `launcher` with `signature` and
-`sequence` for CUDA sources; `cpp`, the text of both.
+Equal input gives equal bytes; for ``cuda`` the kernel's declaration and sources are input too. The package writes no
+files. Public modules: `header`; `launcher` with `signature` and `sequence` for CUDA sources; `cpp`, C++ text for both.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
-    """Return the files of tuned records of one kernel: their names below a folder, and their content.
+    """Return the files of tuned records of one kernel: relative names and contents.
 
-    ``header``: a C++17 header with a constexpr lookup. ``cuda``: sources that stand alone, and a launcher of them.
+    ``header``: a C++17 header with a constexpr lookup. ``cuda``: self-contained sources and their launcher.
     """
     if not records:
         raise UsageError("nothing is tuned yet, so there is nothing to export")
@@ -34,7 +33,7 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
 
 
 def export_measurements(format: str, results: Results) -> dict[str, str]:
-    """Return the file of all measurements of one problem and device: its name and text.
+    """Return the file with all measurements of one problem and device: name and text.
 
     ``t4``: FAIR autotuning results, schema T4 1.0.0. ``cache``: Kernel Tuner's cache.
     """

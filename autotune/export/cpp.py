@@ -13,8 +13,9 @@ from autotune.kernel.expression import MAX_INTEGER
 from autotune.kernel.names import CPP_KEYWORDS
 
 _FOLDER = Path(__file__).parent
-#: Values of int and of long long, without the least of both, whose negative is none.
+#: Values of int, without the smallest: its negative is not an int.
 INT = range(-(2**31) + 1, 2**31)
+#: Values of long long, without the smallest.
 LONG = range(-MAX_INTEGER, MAX_INTEGER + 1)
 
 
@@ -35,12 +36,11 @@ def filled(template: str, context: Mapping[str, Any]) -> str:
 
 @cache
 def taken() -> frozenset[str]:
-    """Return names that no name in a header may be: of C++, its standard headers, and the template.
+    """Return the names that a header may not declare: of C++, its standard headers, and the template.
 
-    ``macros.txt`` is what ``g++ -dM -E`` and ``gcc`` list for all standard headers, but for names
-    that begin with an underscore. Of the header's own text its locals are left out, which end with
-    ``_`` as no declared name does, and the members of its ``extent``, which stand in no scope with
-    another name.
+    ``macros.txt`` lists the macros that ``g++ -dM -E`` and ``gcc`` print for all standard headers, except
+    names with a leading underscore. Two kinds of the template's names are allowed: local names, which end with
+    ``_`` unlike declared names, and the members of ``extent``, whose scope has no other names.
     """
     macros = (_FOLDER / "macros.txt").read_text(encoding="utf-8").split()
     template = (_FOLDER / "header.hpp.j2").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def taken() -> frozenset[str]:
 
 
 def identifier(name: str, others: Container[str] = ()) -> str:
-    """Return a C++ identifier for a name: the name itself wherever possible, and none of the others."""
+    """Return a C++ identifier for a name, different from the ``others``; the name itself if possible."""
     plain = re.sub(r"[^A-Za-z0-9]+|_+", "_", name).strip("_") or "value"
     plain = f"v{plain}" if plain[0].isdigit() else plain
     return f"{plain}_" if plain in taken() or plain in others else plain
@@ -78,14 +78,14 @@ def expression(form: Any) -> str:
 
 
 def literal(value: int) -> str:
-    """Return an integer in C++, as a `number` that is not valid where it does not fit."""
+    """Return an integer in C++ as a `number`; an invalid `number` if it does not fit into long long."""
     if value in INT:
         return f"number{{{value}}}"
     return f"number{{{value}LL}}" if value in LONG else "number{0, false}"
 
 
 def time(cost: Cost, multiple: int) -> str:
-    """Return the time of a configuration in C++, as an `estimate` of the header, in several lines."""
+    """Return the C++ expression of a configuration's predicted time, an `estimate`, in several lines."""
     parts = [f"estimate{{{_sum(cost.fixed)}}}"]
     parts += [f"in_waves(blocks_, {slots}, {_sum(terms)})" for slots, terms in cost.waves]
     factors = [

@@ -1,7 +1,7 @@
-"""Tuned records -> one C++17 header with a constexpr lookup.
+"""Write tuned records as one C++17 header with a constexpr lookup.
 
-The header holds the rows of `autotune.tuned.merged` in the same order, and walks them by the rule of
-`autotune.answers.table`. Equal records give equal bytes. The text is in ``header.hpp.j2``, which this module fills.
+The header has the rows of `autotune.tuned.merged` in the same order, and searches them by the rule of
+`autotune.answers.table`. Equal records give equal bytes. The template is ``header.hpp.j2``.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ from autotune.values import SOURCE
 
 
 def render(records: Sequence[TunedRecord]) -> str:
-    """Return the header of one kernel's records, of one device or of several.
+    """Return the header of one kernel's records, for one device or several.
 
-    Records of several kernels, or of other fields or parameters than the newest, are refused.
+    Raises `UsageError` if the records are of several kernels, or if their fields or parameters differ from
+    those of the newest record.
     """
     return header_of(Writer(records))
 
@@ -98,7 +99,7 @@ class _Member:
 
 
 class Writer:
-    """The table of some records in C++ words."""
+    """Translates the lookup table of records into C++ text."""
 
     def __init__(self, records: Sequence[TunedRecord]) -> None:
         self.records = sorted(records, key=lambda record: record.device.folder)
@@ -111,7 +112,7 @@ class Writer:
             for name, cpp in (*self.parameters.items(), *self.fields.items())
         }
         taken = {*names, *self._types.values()}
-        #: One for each source, if there are several.
+        #: The members of `config`, one for each source; empty if there is only one source.
         self.members = [
             _Member(
                 source,
@@ -126,13 +127,13 @@ class Writer:
         self.plans: dict[bytes, Plan] = {}
         self.positions: dict[bytes, int] = {}
         self.shapes: list[str] = []
-        #: Of each shape the number of blocks.
+        #: The number of blocks of each shape.
         self.blocks: list[str] = []
         self.conditions: list[str] = []
         self.default = self.number(self.table.default)
         devices, archs = self.table.devices.values(), self.table.archs.values()
         shared = {id(group.exact) for group in devices}
-        #: Without architectures of one device, whose rows are the device's.
+        #: An architecture with a single device has no group of its own: it shares the device's rows.
         self.groups = [*devices, *(group for group in archs if id(group.exact) not in shared)]
         self.tables: list[AnswerTable] = []
         for row in (row for group in self.groups for row in _rows(group)):
@@ -159,7 +160,9 @@ class Writer:
         """Return the members of a plan that together are its configuration."""
         if not self.members:
             return list(self.parameters.values())
-        inner = (f"{each.name}.{cpp}" for each in self.members for cpp in each.parameters.values())
+        inner = (
+            f"{member.name}.{cpp}" for member in self.members for cpp in member.parameters.values()
+        )
         return [self.parameters[SOURCE], *inner]
 
     def _all_groups(self) -> list[Group]:
@@ -172,17 +175,18 @@ class Writer:
                     yield table.prediction, cost
 
     def _values(self, parameter: str) -> list[str]:
-        """Return the declared values, and those that an older entry has besides."""
+        """Return the declared values of a parameter, and further values of older entries."""
         configurations = (plan.configuration for plan in self.plans.values())
-        held = (each[parameter] for each in configurations if parameter in each)
-        return [str(value) for value in dict.fromkeys((*self.table.parameters[parameter], *held))]
+        recorded = (values[parameter] for values in configurations if parameter in values)
+        declared = self.table.parameters[parameter]
+        return [str(value) for value in dict.fromkeys((*declared, *recorded))]
 
     def _categories(self, position: int) -> list[str]:
         rows = [row for group in self.table.devices.values() for row in _rows(group)]
         return sorted({str(row.problem[position]) for row in rows}) or ["none"]
 
     def number(self, plan: Plan) -> int:
-        """Return the position of a plan, for arrays that lie as those that were tuned."""
+        """Return the position of a plan in the table, for arrays with the tuned layout."""
         requires = plan.requires and substitute(plan.requires, self.table.layout)
         requires = None if isinstance(requires, int) and requires else requires
         plan = msgspec.structs.replace(plan, requires=requires)
@@ -191,7 +195,7 @@ class Writer:
         return self.positions.setdefault(key, len(self.positions))
 
     def arch_id(self, arch: str) -> int:
-        """Return 90 for ``sm_90``; below -1 for a name without number, so that no integer asks for it."""
+        """Return 90 for ``sm_90``; for a name without a number, an id below -1 that no caller passes."""
         number = arch_number(arch)
         return number if number is not None else -2 - sorted(self.table.archs).index(arch)
 
@@ -231,14 +235,14 @@ class Writer:
         return self.enums[name][value] if isinstance(value, str) else str(value)
 
     def problem(self, values: ProblemKey) -> str:
-        """Return the values of a problem, or its place, as arguments."""
+        """Return the values of a problem, or of its place, as C++ arguments."""
         return _joined(
             self.enums[name][value] if isinstance(value, str) else _long(value)
             for name, value in zip(self.fields, values, strict=True)
         )
 
     def exact_rows(self, row: LookupRow) -> Iterator[str]:
-        """Yield the lines of a tuned problem: its winner, and the best deterministic plan after it."""
+        """Yield the lines of a tuned problem: its winner, then its best deterministic plan."""
         problem = f"{{{self.problem(row.problem)}}}"
         untraced = row.tuned.untraced_grid(self.table.kernel) if row.tuned else None
         yield f"{problem}, {self.number(row.plans[0])}, 1.0, {_extent(untraced or (0, 0, 0))}"
@@ -246,18 +250,18 @@ class Writer:
             yield f"{problem}, {self.number(plan)}, {_fraction(row.share_of_second)}, {{0, 0, 0}}"
 
     def near_rows(self, row: LookupRow) -> Iterator[str]:
-        """Yield the lines of a problem that answers for others: its first plan, then deterministic ones."""
+        """Yield the lines of a problem that answers for others: its first plan, then deterministic plans."""
         place, table = f"{{{self.problem(row.place)}}}", self.table_number(row)
         for position, plan in enumerate(_answering(row)):
             yield f"{place}, {self.number(plan)}, {_bool(position > 0)}, {table}"
 
     def table_number(self, row: LookupRow) -> int:
-        """Return the position of a row's answers; 0 where it has none."""
+        """Return the position of a row's answer table; 0 if it has none."""
         known = enumerate(self.tables, 1)
         return next((i for i, table in known if table is row.table), 0)
 
     def spans_of_tables(self) -> Iterator[str]:
-        """Yield the span of each table's costs, and the number of its expectation."""
+        """Yield the span of each table's costs, and the index of its expected speeds or -1."""
         costs = kinds = 0
         for table in self.tables:
             last = costs + len(table.prediction.costs) if table.prediction else costs
@@ -267,18 +271,20 @@ class Writer:
             costs = last
 
     def forest(self) -> dict[str, Any]:
-        """Return the trees of all costs, and those of expectations, with equally many splits each."""
+        """Return the trees of costs and of expected speeds, padded to the same number of splits."""
         predictions = [table.prediction for table in self.tables if table.prediction]
-        of_costs = [tree for each in predictions for trees in each.corrections for tree in trees]
-        expected = [each.expected for each in predictions if each.expected]
+        of_costs = [
+            tree for prediction in predictions for trees in prediction.corrections for tree in trees
+        ]
+        expected = [prediction.expected for prediction in predictions if prediction.expected]
         depths = [
             *(len(tree.splits) for tree in of_costs),
-            *(len(each.splits) for each in expected),
+            *(len(speeds.splits) for speeds in expected),
         ]
         levels = max([1, *depths]) if depths else 0
 
         def padded(splits: Sequence[tuple[int, int]], outcomes: list[str]) -> str:
-            """No feature is above the splits that are added, and their outcomes do not occur."""
+            """Pad splits and outcomes; no feature exceeds the added splits, so added outcomes never apply."""
             full = [*splits, *[(0, MAX_INTEGER)] * (levels - len(splits))]
             cases = ",".join([*outcomes, *outcomes[:1] * ((1 << levels) - len(outcomes))])
             return f"{{{','.join(f'{{{f},{_long(t)}}}' for f, t in full)}}},{{{cases}}}"
@@ -306,7 +312,7 @@ class Writer:
         }
 
     def _bound(self, sizes: Sequence[int]) -> str:
-        """Return a problem of these integers; its categories do not matter."""
+        """Return a problem with these integer fields and arbitrary categories."""
         left = iter(sizes)
         values = (
             _long(next(left)) if integer else _field(self, name, integer)["zero"]
@@ -318,7 +324,7 @@ class Writer:
         return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self.costs()]
 
     def spans(self) -> dict[Group, str]:
-        """Return the arch of each group and where its rows are."""
+        """Return the architecture and the row ranges of each group."""
         spans: dict[int, str] = {}
         ends = [0, 0]
         for group in self.groups:
@@ -334,7 +340,7 @@ class Writer:
         }
 
     def assertions(self) -> list[str]:
-        """Return what Python's lookup answers for every tuned problem, as conditions."""
+        """Return conditions: the header's lookup equals Python's lookup for every tuned problem."""
         lines = []
         for group in self._all_groups():
             device = group.name if group.device else None
@@ -356,14 +362,18 @@ class Writer:
 
 def _table(records: Sequence[TunedRecord]) -> LookupTable:
     if not records:
-        raise UsageError("no tuned records to make a header of")
+        raise UsageError(
+            "no tuned records for a header; tune the kernel first: autotune run KERNEL"
+        )
     for what in ("kernel", "objective"):
         found = sorted({getattr(record, what) for record in records})
         if len(found) > 1:
-            raise UsageError(f"a header is of one {what}, not of {', '.join(found)}")
+            raise UsageError(
+                f"a header has one {what}, not {', '.join(found)}; export them separately"
+            )
 
     def refuse(message: str) -> None:
-        raise UsageError(f"{message}; tune again or leave it out")
+        raise UsageError(f"{message}; tune it again, or export without it")
 
     ordered = (decode(encode(record)) for record in records)
     loaded = [RecordFile("header", record.device.folder, record) for record in ordered]
@@ -438,7 +448,7 @@ def _context(writer: Writer) -> dict[str, Any]:
 
 
 def _parameters(writer: Writer) -> list[dict[str, str]]:
-    """Return the members of a configuration: its parameters, or its source and the sources' own."""
+    """Return the members of `config`: all parameters, or the source and a member for each source."""
     if not writer.members:
         return _members(writer, writer.parameters)
     own = [{"name": member.name, "type": member.type} for member in writer.members]
@@ -511,7 +521,7 @@ def origin(record: TunedRecord) -> str:
 
 
 def time_text(entry: TunedProblem) -> str:
-    """Return what was measured for one problem, in a line."""
+    """Return the measurements of one problem as a line."""
     problem = " ".join(f"{name}={value}" for name, value in entry.problem.items())
     parts = [f"{entry.median_ms:.4g} ms {entry.race.timing}"]
     if entry.gflop_per_s:
@@ -531,7 +541,7 @@ def _rows(group: Group) -> list[LookupRow]:
 
 
 def _answering(row: LookupRow) -> list[Plan]:
-    """Return a row's first plan and those that are deterministic: others are for other layouts."""
+    """Return a row's first plan and its deterministic plans; all others are for other layouts."""
     return [row.plans[0], *(plan for plan in row.plans[1:] if plan.deterministic)]
 
 

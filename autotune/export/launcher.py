@@ -35,11 +35,12 @@ from autotune.values import Configuration, Problem
 
 
 def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
-    """Return sources, launcher and header of one kernel's records of CUDA devices.
+    """Return sources, launcher and header for the records of one kernel on CUDA devices.
 
-    A kernel in another language than CUDA C++ has cubins in place of sources. UsageError for a kernel
-    that a program without Python cannot launch: with compiled-in fields, module constants, or launches
-    that cannot be traced.
+    A kernel in another language than CUDA C++ has cubins instead of sources.
+
+    Raises `UsageError` if a program without Python cannot launch the kernel, because it has compiled-in fields,
+    module constants, or launches that cannot be traced.
     """
     known = [record for record in records if record.device.backend == "cuda"]
     if not known:
@@ -48,7 +49,7 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
         )
     kernel = find_kernel(known[0].kernel)
     writer = Writer(known)
-    known = writer.records  # in an order that does not depend on the caller
+    known = writer.records  # sorted, so that the order of the argument does not matter
     signature = Signature.of(kernel)
     exported = [
         _Exported.of(kernel, plan, known, signature, scalars)
@@ -96,20 +97,20 @@ def _is_whole(argument: Argument) -> bool:
 
 @dataclass(frozen=True)
 class _Code:
-    """A source with its options; plans that differ only in their grids share it."""
+    """A source with its compiler options; plans that differ only in their grids share it."""
 
     configuration: Configuration
     text: str
-    #: Options of the compiler without the architecture.
+    #: Compiler options without the architecture.
     options: tuple[str, ...]
-    #: Architecture that it was tuned for; ``sm_90a`` if its code runs on no other.
+    #: Architecture of the record; ``sm_90a`` if the code runs only on that architecture.
     arch: str
-    #: Cubin of a language; empty for CUDA C++, which is written as text.
+    #: Cubin of another language; empty for CUDA C++.
     binary: bytes = b""
 
     @property
     def suffix(self) -> str:
-        """Letter of an architecture whose code runs on no other; else empty."""
+        """The architecture's letter, such as ``a`` of ``sm_90a``, if the code runs only there; else empty."""
         return self.arch.removeprefix("sm_").lstrip("0123456789")
 
 
@@ -119,9 +120,9 @@ class _Exported:
 
     code: _Code
     steps: tuple[str, ...]
-    #: Names of arguments that a launch passes on from its caller.
+    #: Names of the arguments that the caller passes to launches.
     passed: frozenset[str]
-    #: Largest number of values that one launch passes.
+    #: Largest number of arguments of one launch.
     values: int
     exclusive: bool
 

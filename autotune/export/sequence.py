@@ -1,4 +1,4 @@
-"""Launch sequences as C++ text over the fields of a problem."""
+"""Translate launch sequences into C++ text over the fields of a problem."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CppSequence:
         problem: Problem,
         binary: Binary | None = None,
     ) -> CppSequence:
-        """Trace the sequence for a problem's categories; a ``binary`` of a language completes its launches."""
+        """Trace the sequence for a problem's categories; a language's ``binary`` completes the launches."""
         steps = trace_launches(kernel, configuration, device, problem)
         if steps is None:
             raise UsageError(
@@ -108,7 +108,7 @@ def _scratch(
 
 
 class _Names:
-    """Writes the names in a launch sequence as C++; collects those that the caller passes."""
+    """Translates the names in a launch sequence into C++, and collects the arguments of the caller."""
 
     def __init__(self, signature: Signature, scratch: Mapping[str, _Workspace]) -> None:
         self._signature, self._scratch = signature, scratch

@@ -1,4 +1,4 @@
-"""The arguments of a kernel in C++, and how their sizes follow from the fields of a problem."""
+"""The arguments of a kernel in C++, and their sizes as expressions over the fields of a problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autotune.kernel.expression import Json, value_of
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem, size_of
 
-#: C++ types of the scalars that a kernel is passed.
+#: C++ types of a kernel's scalar arguments, by dtype.
 _TYPES = {
     **{
         f"{sign}int{bits}": f"std::{sign}int{bits}_t"
@@ -28,25 +28,28 @@ _TYPES = {
     "float64": "double",
     "bool": "bool",
 }
-#: Problems whose arguments are declared, the smallest first: arrays of large ones may have gigabytes.
+#: Maximum number of problems to compare, smallest first: the arrays of large problems take gigabytes.
 _MAX_PROBLEMS = 8
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments of a kernel, and how their sizes follow from the problem."""
+    """The arguments of a kernel, and their sizes as expressions over problem fields."""
 
     kernel: Kernel
-    #: In the kernel's order.
+    #: Arguments by name, in the kernel's order.
     arguments: Mapping[str, Argument]
     #: Integer scalars that always equal the problem field of the same name.
     fields: frozenset[str]
-    #: Elements of each array as an expression; arrays whose size does not follow from the fields are missing.
+    #: Number of elements of each array as an expression; without arrays whose size has no expression.
     elements: Mapping[str, Json]
 
     @classmethod
     def of(cls, kernel: Kernel) -> Signature:
-        """Compare the arguments of small problems; UsageError for a kernel that a launcher cannot call."""
+        """Derive the signature from the arguments of small problems.
+
+        Raises `UsageError` if a launcher cannot call the kernel.
+        """
         for name in set(kernel.static) & set(kernel.fields):
             raise UsageError(
                 f"{kernel.name}: the field {name} is compiled in (static=), so no source is for every "
@@ -54,8 +57,8 @@ class Signature:
             )
         tuned = {problem for problem in kernel.all_problems() if not kernel.layout_of(problem)}
         problems = sorted(tuned, key=size_of)[:_MAX_PROBLEMS]
-        asked = [(problem, declared_arguments(kernel, problem)) for problem in problems]
-        arguments = asked[0][1]
+        examples = [(problem, declared_arguments(kernel, problem)) for problem in problems]
+        arguments = examples[0][1]
         for name, argument in arguments.items():
             if argument.kind == "constant":
                 raise UsageError(
@@ -67,10 +70,10 @@ class Signature:
             for name, argument in arguments.items()
             if argument.kind == "scalar"
             and np.dtype(argument.dtype).kind in "iu"
-            and all(known[name].value == problem.get(name) for problem, known in asked)
+            and all(known[name].value == problem.get(name) for problem, known in examples)
         )
         shapes = {
-            name: [(problem, math.prod(known[name].shape)) for problem, known in asked]
+            name: [(problem, math.prod(known[name].shape)) for problem, known in examples]
             for name, argument in arguments.items()
             if argument.kind != "scalar"
         }
@@ -80,7 +83,7 @@ class Signature:
 
 
 def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:
-    """Return the number or the product of fields that equals every size; None if there is none."""
+    """Return the number or product of fields that equals all sizes; None if there is none."""
     names = [name for name, value in sizes[0][0].items() if isinstance(value, int)]
     forms: list[Json] = [sizes[0][1]]
     for count in range(1, len(names) + 1):

@@ -43,7 +43,7 @@ FIGURES.parallel = (box, problem) => {
       cmin: 0, cmax: 1 },
     unselected: { line: { color: colour("line"), opacity: Math.min(0.3, Math.max(0.06, 30 / rows.length)) } },
   }], layout({ margin: { l: 60, r: 60, t: tilt ? 44 + longest / 3 : 44, b: 24 } }), CONFIG);
-  const told = () => {
+  const showSelection = () => {
     const kept = rows.filter((_, k) => box.data[0].dimensions.every((axis) => inside(axis, k)));
     const best = kept.at(-1);
     part.querySelector("output").textContent = kept.length === rows.length ? "" :
@@ -54,8 +54,8 @@ FIGURES.parallel = (box, problem) => {
     const table = part.querySelector("[data-figure=configurations]");
     if (table) FIGURES.configurations(table, problem);
   };
-  box.on("plotly_restyle", told);
-  told();
+  box.on("plotly_restyle", showSelection);
+  showSelection();
 };
 
 function inside(axis, k) {
@@ -65,7 +65,7 @@ function inside(axis, k) {
   return ranges.some(([low, high]) => axis.values[k] >= low && axis.values[k] <= high);
 }
 
-// Columns of the table: a title, what is sorted by, and what is shown.
+// Columns of the table: title, sort key and cell text.
 function columns(problem) {
   const t = problem.trials;
   const number = (title, list, text = String) => ({ title, key: (i) => list[i],
@@ -87,7 +87,7 @@ function columns(problem) {
   return made;
 }
 
-// Gives each cell the name of its column, which narrow pages show next to it.
+// Gives each cell the name of its column, which narrow pages show next to the cell.
 function nameCells(table) {
   const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
   for (const row of table.tBodies[0].rows)
@@ -103,16 +103,16 @@ FIGURES.configurations = (box, problem) => {
   const { key } = made[state.column], sign = state.down ? -1 : 1;
   // Rows without a number come last in either order.
   listed.sort((a, b) => {
-    const [one, other] = [key(a) ?? null, key(b) ?? null];
-    if (one === null || other === null) return (one === null) - (other === null) || a - b;
-    return sign * (one - other) || a - b;
+    const [left, right] = [key(a) ?? null, key(b) ?? null];
+    if (left === null || right === null) return (left === null) - (right === null) || a - b;
+    return sign * (left - right) || a - b;
   });
   const again = (change) => { Object.assign(state, change); FIGURES.configurations(box, problem); };
   const element = (tag, text, parent) => {
-    const one = document.createElement(tag);
-    if (text !== undefined) one.textContent = text;
-    parent.append(one);
-    return one;
+    const node = document.createElement(tag);
+    if (text !== undefined) node.textContent = text;
+    parent.append(node);
+    return node;
   };
   const table = document.createElement("table"), head = element("tr", undefined, element("thead", undefined, table));
   if (made.length > 16) table.className = "upright";
@@ -158,6 +158,6 @@ FIGURES.configurations = (box, problem) => {
     more.className = "more";
     more.addEventListener("click", () => again({ shown: state.shown + PAGE_ROWS }));
   }
-  if (focus !== null) // the button that was pressed is a new one now
-    [...box.querySelectorAll("button")].find((one) => one.textContent === focus)?.focus();
+  if (focus !== null) // the pressed button was replaced: focus its successor
+    [...box.querySelectorAll("button")].find((button) => button.textContent === focus)?.focus();
 };

@@ -1,4 +1,4 @@
-"""The content of a report as values, without layout, made from a run or from rows of the store."""
+"""The values of a report, without layout, from a run or from rows of the store."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ if TYPE_CHECKING:
     from autotune.run.result import RunResult
     from autotune.store import Row, Store
 
-#: Maximum number of rows of one problem in a report, and the number of the fastest among them.
-_MOST_ROWS, _FASTEST = 10_000, 100
-#: Rows that differ in one of these were measured in different ways and never share a figure.
+#: Maximum number of the newest rows of one problem in a report.
+_MAX_ROWS = 10_000
+#: Maximum number of the fastest rows of one problem that are added to them.
+_MAX_FASTEST = 100
+#: A figure never mixes rows that differ in one of these: they were measured in different ways.
 _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
 
 @dataclass(frozen=True)
 class ProblemContent:
-    """One problem: its answer and its search."""
+    """A problem with its tuned entry and the trials of its search."""
 
     problem: Problem
-    #: One trial per configuration, in the order of the search; a failure in the finals replaces
-    #: the result of the search.
+    #: One trial per configuration, in search order. A failure in the finals replaces the search result.
     trials: tuple[Measurement, ...] = ()
-    #: The tuned entry with its finals, from the record; None without a correct configuration.
+    #: The record's entry with its finals; None without a correct configuration.
     entry: TunedProblem | None = None
 
     @property
@@ -43,7 +44,7 @@ class ProblemContent:
 
     @property
     def best_ms(self) -> float | None:
-        """Smallest median of the search; None without a correct configuration."""
+        """The smallest median time of the search; None without a correct configuration."""
         times = [trial.median_ms for trial in self.trials if trial.status is Status.OK]
         return min((time for time in times if time is not None), default=None)
 
@@ -55,7 +56,7 @@ class ProblemContent:
 
     @property
     def status_counts(self) -> dict[Status, int]:
-        """Number of trials by status, in the order of the statuses."""
+        """The number of trials by status, in the order of `Status`."""
         met = [trial.status for trial in self.trials]
         return {status: met.count(status) for status in Status if status in met}
 
@@ -65,24 +66,24 @@ class ReportContent:
     """The content of a report of one kernel on one device."""
 
     record: TunedRecord
-    #: All problems that were tuned now or are in the record.
+    #: The problems of this run and of the record.
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
 
     @property
     def trials(self) -> int:
-        """Number of configurations tried, over all problems."""
+        """The number of configurations tried, summed over all problems."""
         return sum(len(problem.trials) for problem in self.problems)
 
     @cached_property
     def free(self) -> frozenset[str]:
-        """Parameters with several values among the valid configurations."""
+        """The parameters with several values among the valid configurations."""
         if self.space is None:
             return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
         return self.space.free
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
-        """Return a configuration without parameters that have no choice or no effect."""
+        """Return a configuration without parameters that have a single value or no effect."""
         matters = relevant(configuration, self.space)
         kept = {
             name: value
@@ -92,7 +93,7 @@ class ReportContent:
         return Configuration(kept or dict(configuration))
 
     def text(self, configuration: Mapping[str, Value]) -> str:
-        """Return a configuration on one line, without parameters that have no choice or effect."""
+        """Return `chosen` of a configuration as one line."""
         return wording.one_line(str(self.chosen(configuration)))
 
     @property
@@ -102,10 +103,10 @@ class ReportContent:
 
     @property
     def measured_limits(self) -> dict[str, list[float]]:
-        """The measured limits of the device by name: GB/s or GFLOP/s, ascending.
+        """The measured limits of the device by name, in GB/s or GFLOP/s, ascending.
 
-        A limit is a winner's rate over its share of that limit. Winners of several runs or cards
-        may have been compared with several measurements of one limit.
+        A limit is a winner's rate divided by its share of the limit. A limit can have several values if
+        winners come from several runs or cards.
         """
         measured: dict[str, list[float]] = {}
         for entry in self.entries:
@@ -116,7 +117,7 @@ class ReportContent:
 
 
 def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
-    """Return the parameters that have an effect; all, if the configuration is of an older space."""
+    """Return the parameters with an effect; all of them if the configuration is from an older space."""
     if space is None or not space.applicability:  # nothing is conditional
         return configuration
     return space.relevant(configuration) if space.declares(configuration) else configuration
@@ -127,9 +128,9 @@ def content_of(
     problems: Sequence[ProblemContent],
     space: Space | None = None,
 ) -> ReportContent:
-    """Join searches with the record.
+    """Return the content of searches and a record.
 
-    Each problem gets its entry of the record. Entries of other runs follow, without trials.
+    Each searched problem gets its entry of the record. The record's other entries follow, without trials.
     """
     joined = [replace(problem, entry=record.tuned(problem.problem)) for problem in problems]
     searched = {problem.problem for problem in problems}
@@ -145,9 +146,9 @@ def content_of(
 
 
 def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
-    """Return the content of a run that just ended, problems without a winner included.
+    """Return the content of a finished run, including problems without a winner.
 
-    ``record`` is the one that lookup answers from, after the run was merged into it.
+    ``record`` is the record that the run was merged into, from which lookup answers.
     """
     problems = [ProblemContent(result.problem, result.trials) for result in run.problems]
     return content_of(record, problems, run.space)
@@ -161,9 +162,9 @@ def of_run(run: RunResult, record: TunedRecord) -> ReportContent:
 
 
 def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
-    """Return the content of a kernel's rows on the record's device, as `from_rows` makes it.
+    """Return the content of a record and the store's rows of its kernel and device; see `from_rows`.
 
-    Of many rows of a problem it takes the newest and the fastest: as many as a page can draw.
+    If a problem has too many rows for a page, only the newest and the fastest are used.
     """
     last_ones = store.newest_of_scopes(record.kernel, record.device.name)
     scopes = [last.scope for found in _comparable(last_ones, record).values() for last in found]
@@ -172,20 +173,19 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
 
 
 def rows_of(store: Store, scope: str) -> list[Row]:
-    """Return rows of one scope, oldest first: at most the newest and the fastest."""
-    rows = {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
-    rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
+    """Return the newest and the fastest rows of a scope, oldest first."""
+    rows = {row.id: row for row in store.rows(scope=scope, most=_MAX_ROWS)}
+    rows |= {row.id: row for row in store.fastest(scope, _MAX_FASTEST)}
     return [rows[number] for number in sorted(rows)]
 
 
 def from_rows(
     rows: Sequence[Row], record: TunedRecord, space: Space | None = None
 ) -> ReportContent:
-    """Return the content of a kernel's rows, oldest first, on the record's device.
+    """Return the content of a record and rows of its kernel, which are given oldest first.
 
-    Without rows it is the content of the record alone. Rows of one problem share their device,
-    driver, toolchain, source and timing: those of the record's entry where there are such rows,
-    else those of the newest row.
+    Without rows, the content is that of the record. Only rows with the same device, driver, toolchain, source
+    and timing share a problem. Rows that match the record's entry are preferred, else the newest.
     """
     chosen = _comparable(rows, record)
     problems = [
@@ -196,7 +196,7 @@ def from_rows(
 
 
 def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[Row]]:
-    """Return the record's rows that were measured in the same way, by problem."""
+    """Return by problem the rows of the record's kernel and device that were measured in the same way."""
     by_problem: dict[Problem, list[Row]] = {}
     for row in rows:
         if row.device_name == record.device.name and _is_of(row, record):
@@ -208,7 +208,7 @@ def _comparable(rows: Iterable[Row], record: TunedRecord) -> dict[Problem, list[
 
 
 def _is_of(row: Row, record: TunedRecord) -> bool:
-    """Return whether a row is of the record's kernel, and not of another kernel of that name."""
+    """Return whether a row belongs to the record's kernel, not to another kernel of the same name."""
     fields = set(row.problem) - set(record.layout)
     is_declared = record.is_declared(row.measurement.configuration)
     return row.kernel == record.kernel and is_declared and fields == set(record.fields)

@@ -1,4 +1,4 @@
-"""The evidence for an answer: finals and outcomes as tables, and the data of the page's figures."""
+"""The tables of finals and outcomes, and the data of the page's figures."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from autotune.tuned.counted import CountedVariant
 from autotune.tuned.record import ContenderResult, RaceResult, TunedProblem
 from autotune.values import Configuration, Problem, Value
 
-#: Number of parameters in a figure, most important first.
+#: Maximum number of parameters in a figure, most important first.
 DRAWN_PARAMETERS = 12
-#: Limits that are roofs.
+#: Names of the limits that the roofline draws.
 _ROOFS = ("read", "copy", *ARITHMETIC)
 
 
@@ -75,7 +75,7 @@ def verdict(race: RaceResult, found: ContenderResult) -> str:
 
 
 def contender_name(content: ReportContent, race: RaceResult, found: ContenderResult) -> str:
-    """Return a vendor's name, or the parameters in which a configuration differs from the winner."""
+    """Return a vendor call's name, or the parameters in which a configuration differs from the winner."""
     if found.configuration is None:
         return wording.one_line(found.vendor)
     chosen, winner = content.chosen(found.configuration), race.winner.configuration or {}
@@ -87,8 +87,8 @@ def outcomes(content: ReportContent, problem: ProblemContent) -> Table:
     """Return the number of trials by status, with an example of each failure."""
     rows = []
     for status, count in problem.status_counts.items():
-        those = [trial for trial in problem.trials if trial.status is status]
-        example = next((trial for trial in those if trial.message), those[0])
+        trials = [trial for trial in problem.trials if trial.status is status]
+        example = next((trial for trial in trials if trial.message), trials[0])
         message = wording.one_line(example.message) or "no message"
         rows.append(
             {
@@ -106,24 +106,24 @@ def outcomes(content: ReportContent, problem: ProblemContent) -> Table:
 def counters(
     content: ReportContent, problem: ProblemContent, counted: Iterable[CountedVariant]
 ) -> Table:
-    """Return the counters of `autotune explain`, a column for each configuration of the problem.
+    """Return the counters of `autotune explain`, with a column for each configuration of the problem.
 
-    Counters of other sources than the record's entry are left out.
+    Only counters of the source of the record's entry are shown.
     """
     entry = problem.entry
-    alike = [
-        each
-        for each in counted
+    current = [
+        variant
+        for variant in counted
         if entry
-        and each.source == entry.origin.source
-        and dict(each.problem) == dict(problem.problem)
+        and variant.source == entry.origin.source
+        and dict(variant.problem) == dict(problem.problem)
     ]
     lines: dict[str, dict[str, str | None]] = {}
-    for each in sorted(alike, key=lambda each: each.time_ms):
-        name = content.text(each.configuration)
-        lines.setdefault("time", {"Figure": "time"})[name] = wording.time(each.time_ms)
+    for variant in sorted(current, key=lambda variant: variant.time_ms):
+        name = content.text(variant.configuration)
+        lines.setdefault("time", {"Figure": "time"})[name] = wording.time(variant.time_ms)
         for figure in FIGURES.values():
-            if text := figure.text(each.counters):
+            if text := figure.text(variant.counters):
                 lines.setdefault(figure.words, {"Figure": figure.words})[name] = text
     return Table.of(list(lines.values()))
 
@@ -132,9 +132,10 @@ def counters(
 
 
 def importance(problem: ProblemContent, space: Space | None = None) -> dict[str, float | None]:
-    """Return the importance of each parameter that had several values, largest first: see `explained`.
+    """Return the importance of each parameter with several tried values, largest first; see `explained`.
 
-    Trials to which a parameter does not apply are left out. None where too little was timed.
+    For a parameter, only trials in which it has an effect count. The importance is None if too few trials
+    were timed.
     """
     if problem.best_ms is None:
         return {}
@@ -151,22 +152,22 @@ def importance(problem: ProblemContent, space: Space | None = None) -> dict[str,
 
 
 def explained(groups: Sequence[Sequence[float]]) -> float | None:
-    """Return the share of the variance of log time between groups: Kelley's epsilon squared.
+    """Return the share of the variance of log time that groups explain: Kelley's epsilon squared.
 
     ``ε² = (SS_between − (k − 1)·MS_within) / SS_total`` over the log times of k groups (T. L.
-    Kelley, "An unbiased correlation ratio measure", PNAS 21(9), 1935), no less than 0. It is the
-    first-order term of a functional ANOVA (Hutter, Hoos & Leyton-Brown, ICML 2014) taken from the
-    sample itself, less the share that as many random groups would explain. Shares of several
-    parameters need not sum to 1: the rest are interactions and noise.
+    Kelley, "An unbiased correlation ratio measure", PNAS 21(9), 1935), at least 0. It is the
+    first-order term of a functional ANOVA (Hutter, Hoos & Leyton-Brown, ICML 2014), computed from the
+    sample, minus the share that k random groups would explain. The shares of several parameters need not
+    sum to 1: the rest is interactions and noise.
 
-    None: fewer than two groups were timed, or none has two members.
+    Return None if fewer than two groups were timed, or if no group has two members.
     """
     logs = [np.log(np.asarray(group, float)) for group in groups if len(group)]
     total, k = sum(len(group) for group in logs), len(logs)
     if k < 2 or total <= k:
         return None
-    everything: NDArray[np.float64] = np.concatenate(logs)
-    ss_total = float(((everything - everything.mean()) ** 2).sum())
+    all_logs: NDArray[np.float64] = np.concatenate(logs)
+    ss_total = float(((all_logs - all_logs.mean()) ** 2).sum())
     if ss_total <= 0:
         return 0.0
     ss_within = float(sum(((group - group.mean()) ** 2).sum() for group in logs))
@@ -178,7 +179,7 @@ def explained(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
-    """Return a problem's data for the figures; trials are stored by column."""
+    """Return a problem's data for the figures, with its trials as columns."""
     trials, best = problem.trials, problem.best_ms or 1.0
     shares = importance(problem, content.space)
     unit, length = wording.time_unit(best)
@@ -223,9 +224,9 @@ def problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, A
 def _parameters(
     content: ReportContent, problem: ProblemContent, varied: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """Return parameters that have a choice: name, values, and each trial's value by its number.
+    """Return the parameters with several values: name, values, and the index of each trial's value.
 
-    Values are the declared ones, then others that were met. -1: the parameter does not apply.
+    Declared values come first, then other tried values. The index is -1 if the parameter has no effect.
     """
     declared = content.space.parameters if content.space else content.record.parameters
     shown = content.free.union(varied)
@@ -254,11 +255,11 @@ def _parameters(
 
 
 def roofline(content: ReportContent, known: Limits | None = None) -> dict[str, Any] | None:
-    """Return all winners below the device's limits, as data of a figure.
+    """Return the data of the roofline: all winners and the device's limits.
 
-    ``known`` are the device's recorded limits: roofs for limits that no winner was compared with.
-    None: no winner was compared with any limit.
-    ``of_bytes``: a problem does no arithmetic, so rates are drawn over bytes, not over intensity.
+    ``known`` are the device's recorded limits; they add roofs that no winner was compared with. The result is
+    None if no winner was compared with a limit. ``of_bytes`` in the result means that a problem has no
+    arithmetic, so the figure shows rates over bytes instead of intensity.
     """
     compared = {name: rates[-1] for name, rates in content.measured_limits.items()}
     rates = {**(known or {}), **compared}
@@ -281,9 +282,9 @@ def _roof(limit: str, rate: float) -> dict[str, Any]:
 
 
 def _point(entry: TunedProblem, compared: Iterable[str]) -> dict[str, Any]:
-    """Return a winner; ``roof``: the arithmetic that limits it, empty if only memory is known to limit it.
+    """Return a winner's data; ``roof`` is the arithmetic limit above it, or empty if that is not known.
 
-    A winner that was compared with another limit or with none is under its kernel's only roof.
+    If the winner was not compared with an arithmetic limit, it gets the kernel's only arithmetic roof.
     """
     kernels = [name for name in ARITHMETIC if name in compared]
     only = kernels[0] if len(kernels) == 1 else ""
@@ -304,5 +305,5 @@ def _point(entry: TunedProblem, compared: Iterable[str]) -> dict[str, Any]:
 
 
 def _rounded(value: float | None, unit: float = 1.0) -> float | None:
-    """Return a value in a unit, to the six digits that a figure needs."""
+    """Return a value in a unit, rounded to six digits: enough for a figure."""
     return None if value is None else float(f"{value / unit:.6g}")

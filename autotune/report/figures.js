@@ -1,13 +1,15 @@
 // Draws the figures. Each function in FIGURES fills the elements with its name in `data-figure`. It
-// gets the element, the problem that is shown, and the page's data of that name. Text of others is
-// never HTML: it goes through textContent, or through `plain` where plotly would read tags.
+// gets the element, the selected problem, and the page's data of that name. Foreign text is never
+// HTML: it goes through textContent, or through `plain` for plotly, which reads tags.
 "use strict";
 const FIGURES = {};
 const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
-// Fewer have no meaningful quartiles.
+// Values with fewer trials get no box: their quartiles mean nothing.
 const BOX_FROM = 8;
-// More points than this are drawn by WebGL, and no longer next to a box.
-const MANY_POINTS = 2000, POINTS_BESIDE_BOX = 200;
+// Above this number of points, WebGL draws them.
+const MANY_POINTS = 2000;
+// Maximum number of single points that are drawn with a box.
+const MAX_BOX_POINTS = 200;
 
 const plain = (text) =>
   String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -43,7 +45,7 @@ function layout(extra) {
 }
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" };
 
-// Round ticks of a logarithmic axis that rarely spans two decades.
+// Round ticks of a logarithmic axis, also if it spans less than a decade.
 function logTicks(low, high) {
   for (const steps of [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7],
     [1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9]]) {
@@ -72,7 +74,7 @@ function prefixed(value) {
   return digits(value / (size || 1)) + " " + letter;
 }
 
-// Words on as few lines as fit; a word is never broken.
+// Wraps text at spaces.
 function wrapped(text, width = 60) {
   const found = [""];
   for (const word of text.split(" ")) {
@@ -94,7 +96,7 @@ FIGURES.search = (box, problem) => {
   for (const time of t.time)
     if (time !== null) { least = Math.min(least, time); most = Math.max(most, time); }
   most = Math.max(most, least * 1.1);
-  // Room below the best for the crosses of what failed.
+  // Room below the best time for the crosses of failed trials.
   const low = least * (least / most) ** 0.12, high = most * (most / least) ** 0.04;
   const points = (name, keep, y) => {
     const kept = all.filter(keep);
@@ -159,8 +161,8 @@ FIGURES.parameters = (box, problem) => {
         q3: [quantile(relative, 0.75)], lowerfence: [relative[0]],
         upperfence: [relative.at(-1)], fillcolor: "rgba(0,0,0,0)", hoverinfo: "y", width: 0.6,
         line: { color: colour("dim"), width: 1.4 }, showlegend: false });
-      if (relative.length <= POINTS_BESIDE_BOX) relative.forEach((time, k) => {
-        // Spread evenly, the fastest in the middle, and the same each time it is drawn.
+      if (relative.length <= MAX_BOX_POINTS) relative.forEach((time, k) => {
+        // Spread evenly and deterministically, with the fastest in the middle.
         x.push(i + 0.36 * (((k * 0.618 + 0.5) % 1) - 0.5));
         y.push(time);
       });
@@ -186,7 +188,7 @@ FIGURES.front = (box, problem) => {
   const t = problem.trials, most = 4;
   const [fastest, frugal] = [problem.front[0], problem.front.at(-1)];
   const known = t.time.map((_, i) => i).filter((i) => t.time[i] !== null && t.energy[i] !== null);
-  // More than that many times the least of either would make the front a point.
+  // Points above this multiple of the smallest time or energy would shrink the front to a point.
   const shown = known.filter((i) =>
     t.time[i] <= most * t.time[fastest] && t.energy[i] <= most * t.energy[frugal]);
   const hover = (i) => wrapped(problem.configuration(i)) + "<br>" + digits(t.time[i]) + " " +
@@ -204,7 +206,7 @@ FIGURES.front = (box, problem) => {
     ...(winner.length ? [points("winner", winner, "winner")] : [])], layout({
     legend: LEGEND, margin: { l: 64, r: 16, t: 34, b: 48 },
     xaxis: { title: { text: "Time of a call (" + problem.unit + ")" +
-      (beyond ? "; " + beyond + " slower or costlier ones are not shown" : "") },
+      (beyond ? "; " + beyond + " configurations with more time or energy are not shown" : "") },
     ...axis(t.time, fastest) },
     yaxis: { title: { text: "Energy of a call (" + problem.energy_unit + ")" },
       ...axis(t.energy, frugal) },
@@ -242,11 +244,11 @@ FIGURES.roofline = (box, _, found) => {
   const bottom = Math.min(...rates) / 2;
   const top = Math.max(...rates, ...roofs.map((roof) => roof.at(-1))) * 2;
   const marks = (name, kind, size, seconds, text) => {
-    const those = points.filter(seconds);
+    const timed = points.filter(seconds);
     return { type: "scatter", mode: "markers", name, hoverinfo: "text",
       marker: { ...SYMBOLS[kind](), size },
-      x: those.map(x), y: those.map((point) => work(point) / seconds(point)), text:
-        those.map((point) => plain(point.name) + "<br>" + prefixed(work(point) / seconds(point)) +
+      x: timed.map(x), y: timed.map((point) => work(point) / seconds(point)), text:
+        timed.map((point) => plain(point.name) + "<br>" + prefixed(work(point) / seconds(point)) +
           unit + " in " + text(point) + (limit(point) ? "<br>" + digits(100 * work(point) /
           seconds(point) / limit(point).rate) + " % of the " + limit(point).label : "")) };
   };

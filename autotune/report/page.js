@@ -47,7 +47,7 @@
 
   const select = document.getElementById("problem");
   let shown = -1, drawing = 0;
-  // Draws one figure after the other; the page can be read and clicked meanwhile.
+  // Draws one figure after the other, so that the page stays responsive.
   async function draw(boxes) {
     const mine = ++drawing;
     for (const box of boxes) {
@@ -63,7 +63,7 @@
     draw([...document.querySelectorAll("#winners [data-figure]"), ...ofProblem()]);
   function show(number) {
     for (const part of document.querySelectorAll(".problem")) {
-      // Browsers allow few WebGL contexts: hidden figures give theirs back.
+      // Browsers allow few WebGL contexts: hidden figures release theirs.
       if (Number(part.dataset.problem) !== number)
         part.querySelectorAll(".js-plotly-plot").forEach((plot) => Plotly.purge(plot));
       part.hidden = Number(part.dataset.problem) !== number;

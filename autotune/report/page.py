@@ -1,7 +1,7 @@
-"""The files of a report: Markdown and one HTML page.
+"""Write the files of a report: Markdown and one HTML page.
 
-A page fetches nothing but the script in its folder. ``figures.js`` and ``configurations.js`` draw
-the figures from the data of `autotune.report.evidence`, which the page holds as JSON.
+A page loads only the script in its folder. ``figures.js`` and ``configurations.js`` draw the figures from the
+data of `autotune.report.evidence`, which is in the page as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SCRIPTS = ("figures.js", "configurations.js", "page.js")
 
 
 def write_markdown(content: ReportContent, folder: Path | str) -> Path:
-    """Write ``<kernel>.md``, for a repository, and return its path. Equal records give equal bytes."""
+    """Write ``<kernel>.md`` for a repository; return its path. Equal records give equal bytes."""
     stem = re.sub(r"[^A-Za-z0-9_]", "_", content.record.kernel) or "kernel"
     file = Path(folder) / f"{stem}.md"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,9 +62,9 @@ def _markdown(content: ReportContent) -> Iterator[str]:
 
 
 def write_html(content: ReportContent, path: Path | str, single: bool = False) -> Path:
-    """Write the page, and the script that all pages of its folder share; return the page's file.
+    """Write the page, and the script that all pages of its folder share; return the page's path.
 
-    ``single``: the script goes into the page, which can then be sent without its folder.
+    With ``single`` the page includes the script, so that it can be sent as one file.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
 
 
 def _environment() -> Any:
-    """Return the environment of the templates in this folder; it prints values without control characters, escaped."""
+    """Return the environment of the templates; it escapes values and removes control characters."""
     import jinja2
 
     made = jinja2.Environment(
@@ -122,7 +122,7 @@ def _whole(text: str) -> Markup:
 
 
 def _scrolling(table: Table, name: str, anchor: str = "") -> Markup:
-    """Return a table in a box that scrolls on a narrow page; empty without rows."""
+    """Return a table in a box that scrolls on a narrow page; an empty text without rows."""
     from markupsafe import Markup
 
     if not table.rows:
@@ -135,7 +135,7 @@ def _scrolling(table: Table, name: str, anchor: str = "") -> Markup:
 
 
 def _script_name() -> str:
-    """Return the name of the script; pages of another version of plotly keep theirs."""
+    """Return the script's name, with plotly's version: pages of other versions keep their script."""
     try:
         from plotly.offline import get_plotlyjs_version
     except ImportError as error:
@@ -151,5 +151,5 @@ def _library() -> str:
 
 
 def packed(text: str) -> str:
-    """Return text as gzip in base64, which needs no escape in HTML."""
+    """Return text gzipped in base64, which HTML need not escape."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

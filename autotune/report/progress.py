@@ -1,4 +1,4 @@
-"""Progress of runs: one line on a terminal or in a notebook, a line every half minute in a log."""
+"""Show the progress of runs: one line on a terminal or in a notebook, a line per 30 s in a log."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from autotune.run.request import Request
 from autotune.search.session import Event, Listener, Measured, SearchStarted, ignore
 from autotune.values import Problem
 
-#: Seconds between two lines of a log: a day has 2,880 lines.
+#: Seconds between two lines in a log: 2,880 lines a day.
 _LINE_S = 30.0
 #: Seconds between two updates of a notebook's cell.
 _CELL_S = 0.3
-#: Descriptions of a run's phases, by the name in a `Phase`.
+#: Descriptions of a run's phases by name; see `Phase`.
 PHASES = {
     "inputs": "computing the reference",
     "other inputs": "computing the reference for other inputs and sizes",
@@ -34,7 +34,7 @@ PHASES = {
     "sanitizer": "finalists under compute-sanitizer",
 }
 
-# Libraries of search strategies import a progress bar that looks for widgets; they do not use it.
+# Search libraries import a progress bar that warns of missing widgets, but they do not use it.
 warnings.filterwarnings("ignore", message="IProgress not found")
 
 
@@ -42,10 +42,11 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 class _SearchProgress:
     """The progress of one problem's search."""
 
-    #: Measured or remembered configurations, and the failures among them.
+    #: Configurations tried, including results from the store.
     tried: int = 0
+    #: Failures among them.
     failed: int = 0
-    #: The number of configurations to try; None without such a budget.
+    #: Maximum number of configurations to try; None without such a budget.
     most: int | None = None
     best_cost: float | None = None
     seconds_left: float | None = None
@@ -115,7 +116,7 @@ class RunsProgress(Progress):
         self._task_of: dict[str, TaskID] = {}
 
     def listener(self, status: RunStatus, device: str = "") -> Listener:
-        """Return the listener of a run that begins; its line replaces the device's last one."""
+        """Return the listener of a new run, whose line replaces the device's previous line."""
         label = f"{device}: " if device else ""
         if device not in self._task_of:
             self._task_of[device] = self.add_task("", total=None)
@@ -132,7 +133,7 @@ class RunsProgress(Progress):
         return _every(0.0, status, show)
 
     def listener_of(self, request: Request) -> Listener:
-        """Return the listener of a run of a fleet."""
+        """Return the listener of a run on a fleet."""
         cards = f", {len(request.devices)} cards" if request.others else ""
         status = RunStatus(request.kernel.name, len(request.problems), request.objective)
         return self.listener(status, f"{request.device.name}{cards}")
@@ -141,7 +142,7 @@ class RunsProgress(Progress):
 def _every(
     seconds: float, status: RunStatus, show: Callable[[str], object], phases: bool = True
 ) -> Listener:
-    """Return the listener of a run that shows its line after these seconds, and each new phase."""
+    """Return a listener that shows a run's line at most once in this time, and at each new phase."""
     shown_s = time.monotonic()
 
     def listener(event: Event) -> None:
@@ -164,9 +165,9 @@ def run_progress(kernel: str, problems: int, objective: Objective = TIME) -> Ite
 
 @contextmanager
 def cell_progress(kernel: str, problems: int, show: Callable[[Text], object]) -> Iterator[Listener]:
-    """Show the progress of one run in a notebook's cell, and nothing at its end.
+    """Show the progress of one run in a notebook's cell; clear the line at the end.
 
-    The display of rich in notebooks needs ipywidgets, and shows nothing without them.
+    The progress display of rich is not used, because it needs ipywidgets in a notebook.
     """
     yield _every(_CELL_S, RunStatus(kernel, problems), lambda line: show(Text(line)))
     show(Text())

@@ -1,4 +1,4 @@
-"""Writes the files of a run or of stored results: records, header, report."""
+"""Write the files of a run or of stored results: records, header, report."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from autotune.tuned.writing import (
 )
 from autotune.values import Configuration, Problem
 
-#: Folder of experiments below the folder of a run's files, where no lookup reads.
+#: Name of the folder of experiments in the output folder; lookup does not read it.
 EXPERIMENTS = "experiments"
 
 
 @dataclass(frozen=True)
 class Published:
-    """The files that were written, and the record as it is now."""
+    """The written files and the merged record."""
 
-    #: The record of this run merged with what was there.
+    #: The record of this run, merged with the earlier record.
     record: TunedRecord
     #: The outcome of each newly tuned problem.
     outcomes: Sequence[MergedProblem]
@@ -51,19 +51,32 @@ class Published:
 
 
 def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published | None:
-    """Merge a run into the user's tuned records and into ``out``, and write header and report.
+    """Merge a run into the user's tuned records and into ``out/<device>/``; write header and report there.
 
-    An experiment goes into ``out/experiments`` alone, where no lookup reads, in place of the latest one.
+    A run with another objective than time is merged only into ``out`` and ``others``. An experiment goes only
+    into ``out/experiments``, and replaces the previous experiment. If an error ended the run early
+    (`RunResult.ended`), its message is extended by the number and place of the decided problems.
 
-    Into ``out`` alone where it was tuned for something else than time. Files go to ``out/<device>/``;
-    ``others`` are further folders of tuned records to merge it into. None for a run of one
-    configuration, which has nothing to publish.
+    Parameters
+    ----------
+    run : RunResult
+        The finished run.
+    out : Path
+        The output folder.
+    others : iterable of Path
+        Further folders of tuned records to merge the run into.
 
-    What ended a run early (`RunResult.ended`) says afterwards how many problems are decided and
-    where they are, or why they could not be written.
+    Returns
+    -------
+    Published or None
+        None for a run of one configuration, which has nothing to publish.
 
-    Raises `RecordError` if a record there cannot be replaced, `AutotuneError` if a file cannot be
-    written.
+    Raises
+    ------
+    RecordError
+        If a record in a folder cannot be replaced.
+    AutotuneError
+        If a file cannot be written.
     """
     if run.record is None:
         return None
@@ -85,7 +98,7 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
     if request.is_experiment:
         merged = update(out := out / EXPERIMENTS, record, alone=True)
     else:
-        # By default lookup reads records tuned for time.
+        # The user's records are for lookup, which reads records tuned for time by default.
         mine = [Path(user_folder(request.kernel.project))] if record.objective == TIME else []
         for directory in (*mine, *others):
             amend(directory, record, choose)
@@ -113,7 +126,7 @@ def _written(run: RunResult, record: TunedRecord, out: Path, others: Iterable[Pa
 
 
 def _choice(run: RunResult) -> Choice:
-    """Return the rule by which a run's entries replace recorded ones."""
+    """Return the rule for replacing recorded entries with those of a run."""
     request = run.request
 
     def choose(old: TunedProblem, new: TunedProblem) -> tuple[Literal["kept", "replaced"], str]:
@@ -124,7 +137,7 @@ def _choice(run: RunResult) -> Choice:
 
 
 def _content_of(run: RunResult, record: TunedRecord) -> ReportContent:
-    """Return the content that `report_recorded` would show now; for an experiment its own search."""
+    """Return the content that `report_recorded` shows; for an experiment, only its own search."""
     request = run.request
     if request.is_experiment:
         return from_run(run, record)
@@ -132,13 +145,15 @@ def _content_of(run: RunResult, record: TunedRecord) -> ReportContent:
     try:
         with Store.open(default_url()) as store:
             return from_store(store, record, space)
-    except StoreError as error:  # the server of a shared store, which no record waits for
+    except (
+        StoreError
+    ) as error:  # a shared store's server failed; the record is written nevertheless
         warnings.warn(f"the report shows the searches of this run only: {error}", stacklevel=2)
         return from_run(run, record)
 
 
 def amend(directory: Path, record: TunedRecord, choose: Choice = by_rule) -> MergeResult:
-    """Merge a record into a folder of tuned records, and renew the header there if the folder has one."""
+    """Merge a record into a folder of tuned records; rewrite the folder's header if it exists."""
     merged = update(directory, record, choose)
     json_file = path_of(directory, merged.record)
     if json_file.with_suffix(".hpp").exists():
@@ -155,7 +170,7 @@ def report_recorded(
 ) -> list[Path]:
     """Write the report of a record to ``out/<device>/``; return its files.
 
-    Without a store, or where nothing of that kernel and device is in it, the page says less.
+    Without a store, or without rows of the kernel and device in it, the page shows only the record.
     ``single``: see `write_html`.
     """
     space = _space_of(record, spaces)
@@ -166,15 +181,15 @@ def report_recorded(
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
-    """Return the space as it is declared now; None if the device or the kernel is not here.
+    """Return the currently declared space; None if the device or the kernel is not available.
 
-    Neither where the kernel of that name is another, with a warning.
+    If the available kernel is another one of the same name, warn and return None.
     """
     try:
         kernel = find_kernel(record.kernel, spaces)
         where = f"the record of {record.device.name}"
         if other := other_kernel(kernel, where, record.fields, record.parameters):
-            warnings.warn(f"{other}; the report leaves out its space", stacklevel=2)
+            warnings.warn(f"{other}; the report omits its search space", stacklevel=2)
             return None
         device = record.device.planned_for()
         if device.is_cuda:

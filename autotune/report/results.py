@@ -1,4 +1,4 @@
-"""The tables about a whole report: winners, answers for other problems, verification, provenance."""
+"""The tables of a whole report: winners, answers for other problems, verification, provenance."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, TunedProblem
 from autotune.values import SOURCE, Configuration, Problem
 
+#: With more parameters than this, few problems are columns instead of rows.
 MANY_PARAMETERS = 8
-#: Maximum number of columns of a table.
+#: With more parameters than this, parameters with equal values in all winners are not shown.
 _SIDE_BY_SIDE = 16
-
-#: Maximum number of configurations of the portfolio in a table.
+#: Maximum number of configurations in the table of the portfolio.
 PORTFOLIO_ROWS = 8
 
 
@@ -43,7 +43,7 @@ def headline(content: ReportContent) -> str:
 
 
 def vendor_speed(entries: Iterable[TunedProblem]) -> str:
-    """Return the speed over the vendor's: geometric mean, smallest and largest."""
+    """Return the speed relative to the vendor's: geometric mean, smallest and largest."""
     return _spread([e.race.speedup.value for e in entries if e.race.speedup], wording.ratio)
 
 
@@ -66,7 +66,7 @@ def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def warnings(content: ReportContent) -> list[str]:
-    """Return a sentence for each reason to doubt results, with its problems."""
+    """Return a sentence for each reason to doubt results, with the problems it concerns."""
     found: dict[str, list[str]] = {}
     for problem in content.problems:
         for reason in _reasons(content, problem):
@@ -78,9 +78,9 @@ def warnings(content: ReportContent) -> list[str]:
 
 
 def winners(content: ReportContent, with_configurations: bool = False) -> Table:
-    """Return each problem's time with its interval, rate, vendor, limit and ties.
+    """Return a table of problems: time with interval, rate, speed against the vendor, limit and ties.
 
-    Configurations are the last column where no table of their own follows.
+    ``with_configurations`` adds the configuration as the last column.
     """
     entries = content.entries
     vendors = {entry.race.vendor_name for entry in entries if entry.race.speedup}
@@ -94,11 +94,10 @@ def winners(content: ReportContent, with_configurations: bool = False) -> Table:
 
 
 def configurations(content: ReportContent) -> Table:
-    """Return each winner's parameters that have a choice and an effect.
+    """Return the winners' parameters that have several values and an effect.
 
-    Many parameters of few problems are rows instead of columns. Of many parameters of many
-    problems, those with the same value in all winners are left out. Winners of several sources have
-    their parameters in one column.
+    Parameters are rows if there are many of them and few problems. If there are many of both, parameters with
+    the same value in all winners are not shown. Winners of several sources share a column of parameters.
     """
     solved = [
         (problem, content.chosen(problem.entry.configuration))
@@ -137,9 +136,9 @@ def _by_source(solved: Sequence[tuple[ProblemContent, Configuration]]) -> Table:
 
 
 def portfolio(content: ReportContent) -> Table:
-    """Return the portfolio's best configurations, by their time over the time of each answer.
+    """Return the portfolio's best configurations, sorted by their time over the time of the answers.
 
-    The finals chose the answers. A configuration that was faster in this race alone counts as equal.
+    The finals chose the answers, so a configuration that is faster only in this race counts as a tie.
     """
     matrix = content.record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
@@ -170,7 +169,7 @@ def portfolio(content: ReportContent) -> Table:
 def _answered_ms(
     content: ReportContent, problem: Sizes, times_ms: Sequence[float | None]
 ) -> float | None:
-    """Return the time of a problem's answer in the portfolio's race; without it, the best time."""
+    """Return the time of a problem's answer in the portfolio's race, else the best time."""
     entry, matrix = content.record.tuned(problem), content.record.portfolio
     if entry and entry.configuration in matrix.configurations:
         answered_ms = times_ms[matrix.configurations.index(entry.configuration)]
@@ -195,13 +194,13 @@ def other_sizes(content: ReportContent) -> Table:
 
 
 def _kinds(expected: Expected) -> str:
-    """Return the lower tenth and the median for the worst and the best kind of size."""
+    """Return the lower tenth and the median of the worst and of the best category of size."""
     worst, best = min(expected.shares), max(expected.shares)
     return ", ".join(dict.fromkeys(f"{low:.2f} to {median:.2f}" for low, median in (worst, best)))
 
 
 def _rate_text(entry: TunedProblem) -> str:
-    """Return the rate of the binding limit's kind; both rates if no limit is known."""
+    """Return bandwidth or arithmetic rate, whichever the limit concerns; both if no limit is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
     if entry.limit_name in ARITHMETIC:
@@ -237,8 +236,8 @@ def _winner(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
 
 
 def _tied(race: RaceResult) -> str:
-    """Return the number of ties, with their time over the winner's in the same rounds."""
-    ratios = sorted(each.ratio.value for each in race.runners_up if each.tied and each.ratio)
+    """Return the number of ties, with the range of their time over the winner's."""
+    ratios = sorted(tie.ratio.value for tie in race.runners_up if tie.tied and tie.ratio)
     ends = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
     return wording.count(race.tied) + (f" ({ends}×)" if ends else "")
 
@@ -264,7 +263,9 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
             f"{wording.count(n)} {status}" for status, n in problem.status_counts.items()
         )
         why = (
-            f"no configuration is both right and timed ({ends})" if ends else "nothing was measured"
+            f"no configuration passed verification and was timed ({ends})"
+            if ends
+            else "nothing was measured"
         )
         return [f"no answer, because {why}"]
     stale = content.record.stale_reasons(entry)
@@ -283,7 +284,7 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
 
 
 def verification(content: ReportContent) -> Table:
-    """Return each winner's error, its bound, and whether the winner is deterministic."""
+    """Return the winners' errors, error bounds and determinism."""
     rows = []
     for problem in content.problems:
         entry = problem.entry
@@ -304,7 +305,7 @@ def verification(content: ReportContent) -> Table:
 
 
 def _determinism(entry: TunedProblem) -> str:
-    """Return whether a winner is deterministic, and if not, the cost of the best one that is."""
+    """Return whether a winner is deterministic; if not, the time ratio of the best deterministic finalist."""
     if entry.plan.deterministic:
         runs = entry.winner.identical_runs
         return f"yes, {plural(runs, 'run')} compared" if runs else "declared"
@@ -315,7 +316,7 @@ def _determinism(entry: TunedProblem) -> str:
 
 
 def provenance(content: ReportContent) -> Table:
-    """Return device, versions and settings, which a repeated measurement needs."""
+    """Return the device, versions and settings that are needed to repeat the measurement."""
     device, about = content.record.device, content.record.provenance
     entries = content.entries
     origins = [entry.origin for entry in entries]
@@ -333,7 +334,7 @@ def provenance(content: ReportContent) -> Table:
         "Date": about.created[:10],
         "Measured by": listed(filter(None, (origin.who for origin in origins))),
         "Commit": listed(c[:12] + c[40:] for origin in origins if (c := origin.commit)),
-        "Command": listed(without_paths(each.command) for each in origins if each.command),
+        "Command": listed(without_paths(origin.command) for origin in origins if origin.command),
         "Strategy": listed(origin.strategy for origin in origins),
         "Seed": listed(str(origin.seed) for origin in origins),
         "Effort": listed(origin.effort for origin in origins),

@@ -1,4 +1,4 @@
-"""A run as a console and a notebook show it: a line for each problem, and tables."""
+"""Summarise a run for a console or notebook: a line for each problem, and tables."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from autotune.report.text_table import unbroken
 from autotune.run.result import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
 
-#: Number of problems that a text names; the report has all.
-_MOST = 6
+#: Maximum number of problems in a text; the report has all.
+_MAX_PROBLEMS = 6
 
 
 def text(run: RunResult, record: TunedRecord | None) -> str:
-    """Return kernel and device, and a line for each problem: its time and configuration."""
+    """Return kernel and device, and a line with time and configuration for each problem."""
     lines = [
         f"{problem.problem}: {_outcome(run.space, problem, record)}" for problem in run.problems
     ]
-    shown = [wording.one_line(line) for line in lines[:_MOST]]
+    shown = [wording.one_line(line) for line in lines[:_MAX_PROBLEMS]]
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} more problems")
     head = f"{_title(run)}:"
@@ -26,7 +26,7 @@ def text(run: RunResult, record: TunedRecord | None) -> str:
 
 
 def html(run: RunResult, record: TunedRecord | None) -> str:
-    """Return headline, warnings and winners of a run as HTML without a style sheet."""
+    """Return the headline, warnings and winners of a run as HTML without a style sheet."""
     if record is None:
         return f"<div>{unbroken(text(run, None))}</div>"
     content = of_run(run, record)
@@ -50,7 +50,7 @@ def _outcome(space: Space, problem: ProblemResult, record: TunedRecord | None) -
         named = ", ".join(f"{name}={value}" for name, value in configuration.items())
         return f"{wording.time(entry.median_ms)}{noisy} with {named or 'the one configuration'}"
     if record is not None or not problem.measured:
-        return "no configuration was right"
+        return "no configuration passed verification"
     measured = problem.measured[0]
     time = wording.time(measured.median_ms) if measured.median_ms else measured.message
     return f"{measured.status}, {time} with {measured.configuration}"

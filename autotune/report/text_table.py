@@ -1,4 +1,4 @@
-"""A table of text that prints as Markdown and as HTML; `autotune.cli.console` prints it on a console."""
+"""A table of text with Markdown and HTML output; `autotune.cli.console` prints it on a console."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from html import escape
 
 from autotune.report.wording import NONE, markdown, one_line
 
-#: Words with a hyphen up to this length are kept on one line: ``--fresh``, a device's uuid.
+#: Hyphenated words up to this length do not wrap: ``--fresh``, a device's uuid.
 _LONGEST_WORD = 40
-#: Tables with more columns have upright titles.
+#: Tables with more columns than this have vertical column titles.
 _SIDE_BY_SIDE = 16
 
 
@@ -18,7 +18,7 @@ _SIDE_BY_SIDE = 16
 class Table:
     """Columns and rows of text.
 
-    ``numeric`` columns are aligned right, ``wide`` ones may wrap; rows in ``strong`` stand out.
+    ``numeric`` columns align to the right, ``wide`` columns may wrap, and ``strong`` rows are highlighted.
     """
 
     columns: tuple[str, ...] = ()
@@ -35,9 +35,9 @@ class Table:
         wide: str = "",
         strong: Iterable[int] = (),
     ) -> Table:
-        """Return a table of rows; a missing value is a dash, an empty column is left out.
+        """Return a table of rows, with dashes for missing values and without empty columns.
 
-        The first column and those in ``words`` are text; all others are numbers.
+        The first column and the columns in ``words`` are text; all others are numbers.
         """
         keys = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
         columns = tuple(n for n in keys if any((row.get(n) or NONE) != NONE for row in rows))
@@ -80,7 +80,7 @@ class Table:
 
 
 def unbroken(text: str) -> str:
-    """Return escaped text in which a browser breaks no line at the hyphens of a name."""
+    """Return escaped HTML in which hyphenated names do not wrap."""
     return " ".join(
         f'<span class="whole">{escape(word)}</span>'
         if "-" in word and len(word) <= _LONGEST_WORD

@@ -1,4 +1,4 @@
-"""Numbers with units, plurals, and text of others made harmless."""
+"""Format numbers with units and plurals; make foreign text safe to print."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from autotune.measure.roofline import ARITHMETIC
 
-#: In place of a value that is not known.
+#: Text for an unknown value.
 NONE = "–"
 
 _LIMIT_WORDS = {
@@ -18,7 +18,7 @@ _LIMIT_WORDS = {
     "tensor": "tensor core rate",
 }
 _ROOF_LABELS = {"ffma": "float32 limit", "tensor": "tensor core limit"}
-#: An address, which stays, or an absolute path of two or more parts.
+#: A URL, which `without_paths` keeps, or an absolute path of two or more parts.
 _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
     r"|(?<![\w/.])(?:file:)?/+(?:[\w.+@~%-]+/+)+(?P<last>[\w.+@~%-]*)"
@@ -33,7 +33,7 @@ _TIMES = (("s", 1e3), ("ms", 1.0), ("µs", 1e-3), ("ns", 1e-6))
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number to some significant digits, in plain form between 1e-4 and 1e15."""
+    """Return a number with significant digits, without exponent between 1e-4 and 1e15."""
     if value and not 1e-4 <= abs(value) < 1e15:
         return f"{value:.{max(1, digits - 1)}g}"
     text = f"{value:.{digits}g}"
@@ -76,7 +76,7 @@ def ratio(value: float, bounds: tuple[float, float] | None = None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent to tenths; 0 and 100 only if they are exact."""
+    """Return a share in percent to tenths; only exact values print as 0 or 100."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= share < 1:
@@ -109,7 +109,7 @@ def size(count: int | None) -> str:
 
 
 def count(value: int | None) -> str:
-    """Return a number of things; a dash if it is unknown."""
+    """Return a number with thin spaces between thousands; a dash if it is unknown."""
     return NONE if value is None else f"{value:,}".replace(",", "\u202f")
 
 
@@ -119,7 +119,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Return different words, separated by commas."""
+    """Return the distinct words, separated by commas."""
     return ", ".join(dict.fromkeys(words))
 
 
@@ -144,29 +144,29 @@ def limit_rate(name: str, rate: float) -> str:
 
 
 def without_paths(text: str) -> str:
-    """Return text with absolute paths cut to their last part."""
+    """Return text with absolute paths shortened to their last part."""
     return _ADDRESS_OR_PATH.sub(lambda found: found["address"] or f"…/{found['last']}", text)
 
 
 def printable(text: str) -> str:
-    """Return text with a space in place of each control character and change of direction."""
+    """Replace control characters and changes of text direction with spaces."""
     if text.isprintable():
         return text
     return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
 
 
 def one_line(text: str, limit: int = 300) -> str:
-    """Return text on one line, without control characters and paths, and not too long."""
+    """Return text as one line of at most ``limit`` characters, without control characters and paths."""
     line = " ".join(without_paths(printable(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def markdown(text: str) -> str:
-    """Return text that Markdown shows as it is, in a paragraph as in a table."""
+    """Escape text for Markdown paragraphs and tables."""
     return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, 4000))
 
 
 def _fixed(value: float) -> str:
-    """Return four significant digits, zeros kept."""
+    """Return four significant digits, including trailing zeros."""
     rounded = float(f"{value:.4g}")
     return f"{rounded:.{next((n for n in range(4) if rounded >= 10 ** (3 - n)), 3)}f}"
