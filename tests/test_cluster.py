@@ -151,7 +151,9 @@ def test_a_client_without_the_certificate_is_one_message(certificates):
         # It accepts the scheduler, which does not accept it.
         with (
             dask.config.set({**tls(ours), **shown}),
-            pytest.raises((UsageError, FleetError), match=r"no connection|no scheduler answers"),
+            pytest.raises(
+                (UsageError, FleetError), match=r"TLS connection failed|no scheduler answers"
+            ),
         ):
             connected(find(where)).__enter__()
 

@@ -352,7 +352,7 @@ def test_a_worker_refuses_a_client_of_another_version(fleet, monkeypatch):
     assert claim() in str(answer) and other in str(answer)
     monkeypatch.setattr(client, "claim", lambda: other)
     with pytest.raises(
-        FleetError, match=r"has autotune .*, this client autotune 0.0.1 .*3.99; install"
+        FleetError, match=r"has autotune .*, this client has autotune 0.0.1 .*3.99; install"
     ):
         Fleet(fleet.client)
 
