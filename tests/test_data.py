@@ -525,3 +525,10 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(kernel, monkeypatch):
     with pytest.raises(AutotuneError, match=r"cannot be written .*No space.* AUTOTUNE_CACHE_DIR"):
         prepare_dataset(kernel(), PROBLEM, RANDOM)
     assert list(cache_folder("data").iterdir()) == []
+
+
+def test_other_methods_of_the_generator_draw_other_numbers_than_arrays_do():
+    draw = Draw(False, 1)
+    arrays = [draw.standard_normal(64, np.float64) for _ in range(2)]
+    other = np.random.Generator.standard_normal(draw, 64)
+    assert not np.isin(other, arrays).any()
