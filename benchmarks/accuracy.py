@@ -5,7 +5,7 @@ product of the absolute values: what rounding can do to a sum is proportional to
 the error that sums of one length share, whatever cancels in them. That of a sum of x is relative to the sum of
 |x|. The data and the measure work on NumPy and on CuPy and know no kernels.
 
-    python benchmarks/accuracy.py              sgemm_tf32x3 beside cublasSgemm, reduce beside CUB, on a GPU
+    python benchmarks/accuracy.py              sgemm_tf32x3 against cublasSgemm, reduce against CUB, on a GPU
     python benchmarks/accuracy.py --kernel reduce
 """
 
@@ -174,7 +174,7 @@ _DATA_SETS, _LEAST_DATA_SETS, _MOST_ELEMENTS = 64, 16, 2**30
 
 
 def products(cupy: Any) -> Iterator[dict[str, Any]]:
-    """sgemm_tf32x3, as load picks it, beside cublasSgemm, on every data set."""
+    """Return the errors of the loaded sgemm_tf32x3 and of cublasSgemm on all data sets."""
     from autotune import load
     from autotune.kernel.catalog import find_kernel
 
@@ -196,7 +196,7 @@ def products(cupy: Any) -> Iterator[dict[str, Any]]:
 
 
 def sums(cupy: Any) -> Iterator[dict[str, Any]]:
-    """reduce, as load picks it, beside CUB: errors over many data sets, since one may be lucky."""
+    """Return the errors of the loaded reduce and of CUB over many data sets: a single one may be lucky."""
     from autotune import load
     from autotune.kernel.catalog import find_kernel
 

@@ -1,10 +1,10 @@
-"""Measures what sizes get that no fit has seen, beside the best of the portfolio, the vendor and a search.
+"""Measure answers for sizes outside the fit against the best of the portfolio, the vendor and a search.
 
 Sizes are drawn by a seed of their own, as `autotune sizes` draws them. On each, all configurations that may
 answer and the vendor's calls are timed in interleaved rounds, as CUDA graphs of calls on two to eight sets of
 buffers in turn; on the first ``--tune`` of them a search of ten seconds too, and on the first
 ``--first-call`` of them what ``load(tune="first_call")`` keeps, in processes of their own. Where ``load`` calls
-another kernel, of which less time is expected, that one's answer is raced with the vendor's calls. Rows are
+another kernel with a smaller expected time, that kernel's answer is raced with the vendor's calls. Rows are
 merged into ``results/any-size-<device>.json`` a few at a time, so the same command continues, and the figures
 are printed.
 

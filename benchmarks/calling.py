@@ -1,4 +1,4 @@
-"""What a call of a tuned kernel costs beside torch's, CuPy's and a bare launch, and what programs gain.
+"""Measure the host time of calls of tuned kernels, torch, CuPy and bare launches, and of whole programs.
 
 Three tables. **Calls**: host time of one call of a small product (64 x 64 x 64, a few microseconds on
 the device, so that the queue never fills), by every way to call it; all ways in turn, many rounds.

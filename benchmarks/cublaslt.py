@@ -1,6 +1,6 @@
 """cublasLt's own choices for a matrix product with float32 sums, as calls to time: the vendor at its best.
 
-cublasSgemm picks one algorithm; cublasLt's heuristics name several, of which one is often faster. Called
+cublasSgemm picks one algorithm; cublasLt's heuristics name several, and one of them is often faster. Called
 through ctypes, as no Python package that is needed elsewhere wraps it. Names and numbers of constants: cuBLAS
 13 API reference, "Using the cublasLt API", and cublasLt.h.
 """

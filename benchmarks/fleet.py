@@ -5,8 +5,8 @@ devices are recorded spaces, which take the recorded time of each configuration 
 measure, divided by ``--factor``. That sleeps, so that two cores are enough for a hundred of them, as
 long as the factor leaves the client and the scheduler, which do work, enough time.
 
-Every search has so many devices (``--together``), as one kernel of a plan has, and measures so many
-configurations for each of them (``--each``). The efficiency is the time of one device alone over the
+Each search uses ``--together`` devices, as one kernel of a plan does, and measures ``--each``
+configurations per device. The efficiency is the time of one device alone over the
 number of devices times their time. Alone it would take hours: what one device does in a cluster of its
 own says which share of the time it is busy, and what all together measured, divided by that share, is how
 long it would take for that. With a share killed, processes of several workers each get
@@ -62,7 +62,7 @@ from autotune.values import Configuration
 #: One space for all searches, as one device alone is what they are compared with. Its times of measuring
 #: are those of a whole benchmark, some tenths of a second.
 SPACE = "gemm-RTX_3090"
-#: Compiler processes beside each device.
+#: Compiler processes for each device.
 COMPILERS = 3
 #: Bytes of a binary: as large as one of sgemm.
 BINARY_BYTES = 40_000
@@ -210,7 +210,10 @@ async def serve(scheduler: str, first: int, count: int, factor: float) -> None:
 
 @contextmanager
 def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
-    """A scheduler and workers with so many devices: its address, and processes of about a tenth of them each."""
+    """Start a scheduler and workers for simulated devices; yield the scheduler's address and the processes.
+
+    There are about ten processes, each with about a tenth of the devices.
+    """
     together = max(1, round(devices / 10))
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -38,7 +38,7 @@ from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: Spaces that others measured in full, beside the checkout.
+#: Folder of search spaces that others measured in full; it is next to the checkout.
 RECORDED = ROOT.parent / "shared" / "recorded"
 #: Longest race.
 MAX_RACE_S = 60.0

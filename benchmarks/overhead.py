@@ -1,8 +1,8 @@
-"""Time and memory that the framework takes per configuration, without compilers and devices.
+"""Measure the framework's time and memory per configuration, without compilers and devices.
 
-A recorded space goes through engine, strategy, store and events, 10,000 configurations at full speed, on
-so many cores; the clock runs from the first configuration to the last row, and resident memory is read on
-the way.
+A recorded space of 10,000 configurations goes through engine, strategy, store and events at full speed. The
+result has the number of cores. The clock runs from the first configuration to the last row, and resident memory
+is read on the way.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --replayed 1000     # a look

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 WIDTH = 500
 _LEFT, _RIGHT, _TOP, _BAND = 48, WIDTH - 14, 60, 88
 _TICKS = (0.5, 1, 2, 5, 10, 20)
-#: What kernels are drawn, and beside what; ``rows`` are softmax and the like.
+#: Kernels in the picture and their rivals; ``rows`` are softmax and similar kernels.
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",

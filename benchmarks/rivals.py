@@ -1,6 +1,6 @@
 """Every call of the vendor's libraries for a bundled kernel's problem, beyond the one that its space file names.
 
-Each call enqueues on CuPy's current stream and allocates nothing. None of them is known to be right or fast:
+Each call enqueues on CuPy's current stream and allocates nothing. None of them is known to be correct or fast:
 `vendor_task` finds that out.
 """
 

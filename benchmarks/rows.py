@@ -1,13 +1,13 @@
-"""Measures softmax, rms_norm, layer_norm and cross_entropy beside torch eager, `torch.compile`, Liger and a copy.
+"""Measure softmax, rms_norm, layer_norm and cross_entropy against torch eager, `torch.compile`, Liger and a copy.
 
 Forty sizes and types, drawn by a seed. Each way is captured in a CUDA graph of calls on arrays in turn, of more bytes
 together than the L2 cache holds (cold), and of calls on one array (hot); graphs are replayed in turns. Errors are the
 largest against float64, over the largest value. Liger is left out where it is not installed, has no kernel for a
-length, or waits for the host. Rows are merged into ``results/rows-<device>.json`` one by one; those that are there
+length, or waits for the host. Rows are merged into ``results/rows-<device>.json`` one by one; rows that are there
 stay, so that the table can be measured in pieces. `torch.compile` is given each shape, compiled by processes before.
 
     python benchmarks/rows.py
-    python benchmarks/rows.py --seconds 100        begin no row after so many seconds
+    python benchmarks/rows.py --seconds 100        begin no row after this number of seconds
     python benchmarks/rows.py --kernel softmax --again
 """
 
@@ -44,7 +44,7 @@ MOST = 1 << 27
 COLD_BYTES, MOST_CALLS, HOT_CALLS, LEAST_CALLS = 192 << 20, 200, 20, 4
 REPLAYS = 9
 EPS = 1e-5
-#: Rows of at least so many bytes count in the share of the copy's rate.
+#: Only rows of at least this number of bytes count in the share of the copy's rate.
 LARGE = 64 << 20
 
 
@@ -285,7 +285,7 @@ def choice_of(row: Mapping[str, Any], torch: Any) -> dict[str, Any]:
 
 
 def compile_beside(count: int, seconds: float) -> None:
-    """Compile rows in processes beside each other, in half of the time at most: what is left is compiled later."""
+    """Compile rows in parallel processes, in at most half of the time; the rest is compiled later."""
     parts = max(1, min(usable_cores() - 1, count))
     command = [sys.executable, *sys.argv, "--compile"]
     processes = [subprocess.Popen([*command, f"{number}/{parts}"]) for number in range(parts)]

@@ -11,9 +11,9 @@ file that is there are kept where they are not measured anew.
     OMP_NUM_THREADS=1 python benchmarks/search_quality.py --grids --strategies random,surrogate,optuna:tpe
     python benchmarks/search_quality.py --show
 
-With ``--compilers`` time is what is limited, as in a run on a GPU, and is simulated: recorded compile
-times on so many compilers, which begin with what was hinted, a tenth of the recorded benchmark times,
-since a run stops early, one after the other, and the strategy's own processor time.
+With ``--compilers`` the budget is a simulated time, as in a run on a GPU. It consists of the recorded compile
+times on that number of compilers, which begin with hinted configurations; of a tenth of the recorded benchmark
+times, one after the other, because a run stops early; and of the strategy's own processor time.
 
 With ``--grids`` spaces are small, as lists of `triton.Config` are: 24 to 60 configurations of a recorded
 space, two or three values of three to five parameters, drawn by the seed. A fifth is measured, one at random
@@ -288,7 +288,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--budget", type=int, default=400, help="evaluations")
     parser.add_argument("--noise", type=float, default=0.0, help="of a time, as a share of it")
-    parser.add_argument("--compilers", type=int, default=0, help="simulate time with so many")
+    parser.add_argument(
+        "--compilers", type=int, default=0, help="simulate time with this number of compilers"
+    )
     parser.add_argument("--grids", action="store_true", help="a fifth of small grids")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")

@@ -11,13 +11,13 @@ What Kernel Tuner cannot express is left out of the list, so that it has the bes
 can have: one kernel function per configuration, at most 48 KB of shared memory, no compiler option
 that depends on the configuration. So: of ``sgemm`` the portable register tiles without a cap on
 registers; of ``reduce`` what ends by the last block (its ticket resets itself); of ``transpose`` the
-tiles in shared memory. ``convolution`` (a space of its own beside this file, made for this)
+tiles in shared memory. ``convolution`` (a space of its own next to this file, made for this)
 is all compiling: Kernel Tuner, which takes seconds for each, gets a sample of each half, spread evenly over
 the sizes of tiles. Grids are numbers that our launch functions computed, and
 preprocessor symbols the same text that we give the compiler.
 
 The rate is configurations divided by the time from the first one asked for to the last result. What
-comes before (processes, context, upload) is reported beside it as ``startup_s`` of both.
+comes before (processes, context, upload) is reported separately, as ``startup_s`` of both.
 Kernel Tuner's own parts are its own report; of ours ``idle_s`` is when the device process had nothing to do.
 
     python benchmarks/throughput.py                     # all kernels, some 12 minutes on an H100
@@ -100,7 +100,7 @@ class Subspace:
     kernel: str = ""
 
 
-#: The space is beside this file.
+#: Folder of the space: this file's folder.
 _CONVOLUTION = str(Path(__file__).with_name("convolution") / "convolution.py")
 SUBSPACES = {
     "sgemm": Subspace(
@@ -350,7 +350,7 @@ def run_kernel_tuner(matchup: Matchup, half: int) -> dict[str, Any]:
 
 
 def _arguments(dataset: Dataset, launches: list[Launch]) -> tuple[list[Any], list[Any], float]:
-    """Arguments in the kernel's order, the answers beside them, and the largest tolerance."""
+    """Return arguments in the kernel's order, their expected results, and the largest tolerance."""
     values: dict[str, Any] = {}
     answers: dict[str, Any] = {}
     for argument in dataset.arguments:

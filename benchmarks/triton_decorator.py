@@ -1,4 +1,4 @@
-"""Measures the decorator beside `triton.autotune`, on kernels that others wrote with one import changed.
+"""Measure the decorator against `triton.autotune`, on kernels of other projects with one import changed.
 
 Four are of Triton's tutorials (`tutorials.py`), one of flash-linear-attention, left out where `fla` is not installed.
 Parts, each in processes of its own with cold caches; the results of all are merged into

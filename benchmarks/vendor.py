@@ -1,7 +1,7 @@
 """Measures every tuned entry against the vendor's library again.
 
 Each row: the configuration that `autotune.lookup` answers with is verified on both data sets and on odd
-sizes, then raced with the fastest of the vendor's calls that are right, interleaved in random order as in the
+sizes, then raced with the fastest of the vendor's correct calls, interleaved in random order as in the
 finals of `autotune run`, in three states of the L2 cache; what takes long, under a load of a second too. Rows are
 merged into ``results/vendor-<device>.json`` one by one, so that the table can be measured in pieces; what no space
 file tunes, into ``results/unlisted-<device>.json``.
@@ -9,7 +9,7 @@ file tunes, into ``results/unlisted-<device>.json``.
     python benchmarks/vendor.py                                        what the README shows, then what else is tuned
     python benchmarks/vendor.py --kernel sgemm --problem m=4096,n=4096,k=4096
     python benchmarks/vendor.py --unlisted                             what nobody tunes, as lookup answers
-    python benchmarks/vendor.py --missing --until 240                  what is not there yet, for so many seconds
+    python benchmarks/vendor.py --missing --until 240                  only missing rows; begin none after 240 s
     python benchmarks/vendor.py --device opencl:cpu --kernel transpose --rounds 3      a look, without a vendor
 """
 
@@ -66,7 +66,7 @@ from autotune.values import Configuration, Problem
 FORMAT = "autotune vendor comparison"
 #: Rounds in which prefetch's plain loops are compared, and their longest race; the best of them are rivals.
 _PLAIN_ROUNDS, _PLAIN_SECONDS = 5, 0.5
-#: From so many bytes on, twenty times an L2 cache and more, a problem tells the rate of the memory itself.
+#: From this number of bytes on, twenty times an L2 cache or more, a problem shows the rate of the memory.
 _RATE_BYTES = 1 << 30
 #: Longest time of one row in the worker: upload, verification, race.
 _ROW_TIMEOUT_S = 300.0
@@ -104,7 +104,7 @@ class Comparison:
     rounds: int
     seconds: float
     seed: int
-    #: Configurations, with their kernel, that were right on the odd sizes.
+    #: Configurations, with their kernel, that passed verification on the odd sizes.
     _right: set[tuple[str, Configuration]] = field(default_factory=set)
     #: Compiling `rivals.build_cub` by its symbols, and what was wrong with that.
     cub: Mapping[tuple[str, ...], Future[Path]] = field(default_factory=dict)
@@ -642,7 +642,7 @@ def parsed() -> argparse.Namespace:
         "--missing", action="store_true", help="only what the results file does not have yet"
     )
     parser.add_argument(
-        "--until", type=float, default=np.inf, help="begin no row after so many seconds"
+        "--until", type=float, default=np.inf, help="begin no row after this number of seconds"
     )
     return parser.parse_args()
 

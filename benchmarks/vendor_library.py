@@ -16,7 +16,7 @@ class CallFailed(RuntimeError):
 class Library:
     """A library that CuPy has loaded, or that the loader finds."""
 
-    #: File names, of which the first that is there is taken.
+    #: File names; the first existing file is used.
     names: tuple[str, ...]
     package: str
 

@@ -26,9 +26,12 @@ from autotune.measure.timing import Take
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
-#: Rounds of the race among all rivals that decides which of them enter the row's race: so many of the
-#: fastest in each state, and the one that the space file names.
-_FIRST_ROUNDS, _FIRST_SECONDS, _FINALISTS = 7, 0.4, 3
+#: Rounds of the first race, among all rivals, which chooses the rivals of the row's race.
+_FIRST_ROUNDS = 7
+#: Maximum time of the first race.
+_FIRST_SECONDS = 0.4
+#: Number of fastest rivals in each state that enter the row's race, besides the rival of the space file.
+_FINALISTS = 3
 #: Longer calls are timed in a load of `_LOAD_S` too, after `_WARM_UP_S` of it, and the vendor's are not
 #: run a hundred times more to see whether their bits change.
 _LONG_MS, _LOAD_S, _WARM_UP_S = 5.0, 1.0, 0.25
@@ -81,12 +84,12 @@ class RowSamples:
     """What was measured for one row. Samples are in milliseconds, round by round."""
 
     ours: Mapping[State, tuple[float, ...]]
-    #: By name, of those that reached the race.
+    #: Samples of each rival in the race, by name and state.
     rivals: Mapping[str, Mapping[State, tuple[float, ...]]]
-    #: Of an empty kernel, cold; none where that is not known.
+    #: Samples of an empty kernel, cold; empty if not known.
     launch: tuple[float, ...] = ()
-    #: Largest error of every rival that is right, on the random data; how many were tried, and why
-    #: others did not race.
+    #: Largest error of every correct rival on the random data; the number of tried rivals and the reason of
+    #: the last failure follow.
     errors: Mapping[str, float] = field(default_factory=dict)
     tried: int = 0
     note: str = ""
@@ -305,11 +308,11 @@ def _views(data: verify.DeviceData) -> dict[str, Any]:
 def _right_rivals(
     executor: Executor, data: verify.DeviceData, job: Job, entrants: Entrants
 ) -> tuple[dict[str, _Rival], int, str]:
-    """Every rival that is right, how many were tried, and what was wrong with the last that was not."""
+    """Return all correct rivals, the number of tried rivals, and the reason of the last failure."""
     found: dict[str, _Rival] = {}
     takes = {name: take(job, contender) for name, contender in entrants.rivals.items()}
     for name, taken in takes.items():
-        if taken is not None:  # it is right: both have been verified
+        if taken is not None:  # already verified
             data.refresh(RANDOM, wholly=False)
             taken.timer.singly(1)
             found[name] = _Rival(taken.timer, verify.outputs(data, RANDOM)[0].max_error)
@@ -352,7 +355,7 @@ def _right_rivals(
 def _fastest(
     executor: Executor, rivals: Mapping[str, _Rival], always: Set[str], seed: int
 ) -> list[str]:
-    """The names of those that enter the row's race, as they stand."""
+    """Return the names of the rivals that enter the row's race, in their original order."""
     names = list(rivals)
     chosen = always & rivals.keys()
     if len(names) > len(chosen) + 1:

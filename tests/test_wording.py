@@ -39,27 +39,10 @@ ONCE = r"\bhas to\b"
 #: Modules that still have such words. An entry goes when its module is clean; none is added.
 UNCLEAN = frozenset(
     {
-        "benchmarks/accuracy.py",
-        "benchmarks/any_size.py",
-        "benchmarks/calling.py",
-        "benchmarks/cublaslt.py",
-        "benchmarks/fleet.py",
-        "benchmarks/harness.py",
-        "benchmarks/overhead.py",
-        "benchmarks/problem_sizes.py",
-        "benchmarks/results_picture.py",
-        "benchmarks/rivals.py",
-        "benchmarks/rows.py",
-        "benchmarks/search_quality.py",
         "benchmarks/study/claims.py",
         "benchmarks/study/notes.py",
         "benchmarks/study/page.py",
         "benchmarks/study/probes.py",
-        "benchmarks/throughput.py",
-        "benchmarks/triton_decorator.py",
-        "benchmarks/vendor.py",
-        "benchmarks/vendor_library.py",
-        "benchmarks/vendor_task.py",
     }
 )
 
