@@ -132,7 +132,7 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
         ("block=(c.BLOCK,)", "block=(0,)", "positive integers"),
         ("return alpha * x + y", "raise SystemExit(0)", "reference: SystemExit"),
         ("return Launch(", "raise SystemExit(0)\n    return Launch(", "launch: SystemExit"),
-        ('"out": Out(p.n)', '1: 2, "out": Out(p.n)', "argument 1: a letter"),
+        ('"out": Out(p.n)', '1: 2, "out": Out(p.n)', "argument 1: expected a letter"),
         ("return Work(", "return str(", "work: "),
         ("@saxpy.launch", "@saxpy.options\ndef o(c):\n    return '-w'\n\n\n@saxpy.launch", "'-w'"),
     ],
