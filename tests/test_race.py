@@ -277,3 +277,11 @@ def test_a_vendor_call_that_computes_something_else_is_not_timed(monkeypatch, is
     else:
         with pytest.raises(WrongResult, match="the baseline blas computes something else"):
             racing.take(job, Contender(vendor="blas"))
+
+
+def test_a_contender_is_checked_by_a_launch_of_its_own_because_others_launched_since(monkeypatch):
+    checks = []
+    monkeypatch.setattr(racing.worker_state, "current", lambda: (None, None, None))
+    monkeypatch.setattr(racing.tasks, "verify_timed", lambda *_, afresh: checks.append(afresh))
+    assert racing.Entrant("timer", Caches.HOT).verify(9, compare_runs=True) == 0
+    assert checks == [True]
