@@ -240,7 +240,9 @@ Row multiplied(Clock& clock, autotune::sgemm::launcher& sgemm, const Cublas& cub
   const Call ours = [&](CUstream stream) { sgemm.launch({m, n, k}, {a.at(), b.at(), c.at(), 1.0f, 0.0f}, stream); };
   const Call vendor = [&](CUstream stream) { cublas.multiply(m, n, k, a.at(), b.at(), theirs.at(), stream); };
   std::string how = name_of(chosen.hit);
-  if (chosen.SPLITK * chosen.GRIDK > 1) how += text(", k in %d parts", chosen.SPLITK * chosen.GRIDK);
+  // Parameters of the sources that do not run are zero.
+  const int parts = chosen.cuda.SPLITK * chosen.cuda.GRIDK + chosen.slim.GRIDK;
+  if (parts > 1) how += text(", k in %d parts", parts);
   if (chosen.exclusive) how += ", exclusive";
   Row row{"sgemm", text("m=%d n=%d k=%d", m, n, k), how, {}};
   row.bound = 1.1920929e-7 * (4.0 * k + 64);  // as in spaces/sgemm.py: error of adding normal products
