@@ -229,7 +229,7 @@ def test_inputs_of_all_processes_are_given_up_with_the_run(request_of, tmp_path,
 
 def test_measurements_are_sent_together_and_other_events_at_once(monkeypatch):
     sent, now_s = [], [100.0]
-    monkeypatch.setattr(tuner, "tell", sent.append)
+    monkeypatch.setattr(tuner, "send_message", sent.append)
     monkeypatch.setattr(tuner, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
     teller = tuner._Teller()
     first, second, third, fourth = (Measured(SIZES[0], i, False, None) for i in range(4))
