@@ -226,7 +226,7 @@ def test_sizes_are_timed_once_and_continued(
     assert before["portfolio"]["problems"] == []
     # As on a machine that has compiled nothing, which is no part of the budget.
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(project / "new cache"))
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "3s"]) == 0
+    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "8s"]) == 0
     after = saxpy()
     assert after["problems"] == before["problems"]
     matrix = after["portfolio"]
@@ -261,9 +261,13 @@ def test_seeds_are_timed_if_they_are_correct(
     space = project / "spaces" / "twin.py"
     seeds = [{"BLOCK": block, "ITEMS": 8} for block in (32, 1024)]
     space.write_text(
-        space.read_text().replace("    BLOCK=(", f"    seeds={seeds},\n    BLOCK=(", 1)
+        space.read_text()
+        .replace("    BLOCK=(", f"    seeds={seeds},\n    BLOCK=(", 1)
+        .replace(
+            "Problem(n=5003)", "Problem(n=30)"
+        )  # few random sizes, so that the command ends early
     )
-    assert run(["sizes", "twin", *ON_CPU, "--budget", "3s"]) == 0
+    assert run(["sizes", "twin", *ON_CPU, "--budget", "60s"]) == 0
     with Store.open(default_url()) as store, store.reading() as connection:
         timed = connection.exec_driver_sql("SELECT times FROM sizes").scalars().all()
     assert any('"BLOCK":32,"ITEMS":8' in text for text in timed)

@@ -142,7 +142,7 @@ class AnswerTimer:
     def time_random_sizes(self, matrix: TimeMatrix, seed: int, seconds: float) -> None:
         """Time the configurations of a matrix on new random sizes, and add the times to the matrix.
 
-        No task begins after ``seconds``. A run with the same seed continues the same series of sizes.
+        No task but the first begins after ``seconds``. A run with the same seed continues the same series of sizes.
         """
         bench = self._bench
         kernel, device = bench.kernel, bench.device
@@ -151,7 +151,9 @@ class AnswerTimer:
         end = bench.clock_s() + seconds
         drawn, chooser = self._new_sizes(matrix, seed), Chooser(matrix, kernel, device, seed)
         ahead = deque[tuple[list[Problem], list[_Pair]]]()
-        while bench.clock_s() < end:
+        has_begun = False
+        while not has_begun or bench.clock_s() < end:
+            has_begun = True
             while len(ahead) < _TASKS_AHEAD and (part := list(islice(drawn, _SIZES_PER_TASK))):
                 ahead.append((part, [(p, chosen) for p in part for chosen in chooser.chosen(p)]))
                 self._binaries.begin(ahead[-1][1])

@@ -213,7 +213,8 @@ class Run(Bench):
             return None, None
         matrix = TimeMatrix(correct, stored_sizes(self, self.store, wrong))
         left_s = division.random_sizes_s() - (self.clock_s() - begun_s)
-        timer.time_random_sizes(matrix, SEED, left_s)
+        if left_s > 0:
+            timer.time_random_sizes(matrix, SEED, left_s)
         return portfolio, matrix.portfolio()
 
 
