@@ -36,7 +36,7 @@ from autotune.kernel.operand import NewArray, NothingToDo
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
-#: Most compiled plans of a kernel in a cache; a serving process may call more and more sizes.
+#: Maximum number of cached compiled plans of a kernel; a serving process may call more and more sizes.
 MAX_READY = 256
 
 #: Cached in place of a call that depends on the values of its floats.
@@ -127,10 +127,10 @@ class TunedKernel:
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         LOADED[self.key] = self
-        #: A compiling torch would trace `sys.modules`, which other threads change.
+        #: Read here, because `torch.compile` would trace a later read of `sys.modules`, which other threads change.
         self._torch = sys.modules.get("torch")
         self._calls = CallCache()
-        #: Compiled plans by problem; calls with other layouts of their arrays share them.
+        #: Compiled plans by problem; calls that differ only in the layout of arrays share them.
         self._ready: dict[object, LoadedPlan | LaunchPlan] = {}
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -234,7 +234,7 @@ class TunedKernel:
         return call
 
     def _made(self, arguments: CallArguments) -> tuple[Any, bool, bool]:
-        """Prepare a call; return it, whether it holds for these floats only, and whether it is settled."""
+        """Prepare a call; return it, whether it is for these floats only, and whether tuning cannot change it."""
         resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
             return EmptyCall(resolved, arguments), False, True
@@ -247,7 +247,7 @@ class TunedKernel:
     def _plan_of(
         self, resolved: ResolvedCall, arguments: CallArguments
     ) -> tuple[LoadedPlan | LaunchPlan, bool]:
-        """Return the compiled plan of a call, loaded if on a GPU, and whether it is settled."""
+        """Return the compiled plan of a call, loaded if on a GPU, and whether tuning cannot change it."""
         kernel, problem, index = resolved.kernel, resolved.problem, arguments.index
         key = kernel.name, problem, index, tuple(resolved.compiled_scalars.items())
         settings = first_call.settings_of(self._tuning, self.deterministic)

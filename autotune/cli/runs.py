@@ -260,7 +260,7 @@ def _run_on_fleet(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Tune kernels on every model of a fleet; print each result as soon as it is published."""
+    """Tune kernels on every GPU model of a fleet; print each result as soon as it is published."""
     from autotune.errors import AutotuneError, needing
     from autotune.front import tune
     from autotune.report.progress import RunsProgress

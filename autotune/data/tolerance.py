@@ -20,7 +20,7 @@ from autotune.arrays import converted, in_pieces
 #: Evaluations of the reference on changed inputs. With 7 the smallest estimate among a million elements
 #: is a tenth of the truth, with half as many a fortieth.
 EVALUATIONS = 7
-#: Fewest evaluations.
+#: Minimum number of evaluations.
 MIN_EVALUATIONS = 3
 #: Seconds after which no further evaluation begins.
 MAX_EVALUATIONS_S = 30.0
@@ -38,8 +38,8 @@ _STRIKE_EVERY = 8
 _STRIKE_STEP = 2.0**-6
 #: If at most this share of an output's elements changes after `strike`, each depends on one or two inputs.
 _MAP_SHARE = 0.25
-#: Errors of the reference in float32 that a result may have: in 1 - cos(x) the difference is exact and the
-#: cosine is not.
+#: Multiple of the reference's error in float32 that a result may have: in 1 - cos(x) the difference is exact
+#: and the cosine is not.
 _REFERENCE_ERRORS = 48
 #: Evaluations in float32 that find this error. Its median replaces an error that is small by chance.
 SINGLE_EVALUATIONS = 4
@@ -49,8 +49,8 @@ _MIN_IN_SINGLE = 2.0**-100
 _EXACT_DATA_FACTOR = 8
 #: Rounding errors of the result itself, in addition to the rounding to the output's type.
 _RESULT_ROUNDINGS = 4
-#: Rounding errors of the median sensitivity, the least bound: 1 + exp(x) is rounded although the result hardly
-#: depends on x.
+#: The least bound, in rounding errors of the median sensitivity: 1 + exp(x) is rounded although the result
+#: hardly depends on x.
 _MEDIAN_ROUNDINGS = 32
 #: Largest share of the elements that may be smaller than the least bound, unless they are smaller than their
 #: own errors. Errors of small elements then show among large elements.
@@ -62,9 +62,9 @@ _ROUNDINGS_OF_HALF = 4
 #: Rounding errors of float32 for the sums of a half precision output: tensor cores truncate and are off by 54
 #: after 4096 terms (hgemm on an H100).
 _ROUNDINGS_OF_SUMS = 256
-#: Square root of the terms of a sum from which its bound grows with the square root of the terms.
+#: The bound of a sum grows with the square root of the number of its terms, if that root is above this number.
 _ROOT_OF_TERMS = 64
-#: Most elements from which a median is computed.
+#: Maximum number of elements from which a median is computed.
 _SAMPLE = 1 << 20
 #: A function that changes numbers in place, with a generator.
 Change: TypeAlias = Callable[[NDArray[Any], np.random.Generator], None]

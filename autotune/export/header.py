@@ -217,7 +217,7 @@ class Writer:
         return ",".join([*values, *sizes, *about, f"{bits}ULL", examined])
 
     def _values_of(self, configuration: Mapping[str, Value]) -> list[str]:
-        """Return the members of a configuration; those of other sources are empty."""
+        """Return the members of a configuration; the members of other sources are empty."""
         if not self.members:
             return [self.value(name, configuration[name]) for name in self.parameters]
         source = configuration[SOURCE]
@@ -340,7 +340,7 @@ class Writer:
         }
 
     def assertions(self) -> list[str]:
-        """Return conditions: the header's lookup equals Python's lookup for every tuned problem."""
+        """Return C++ conditions: the header's lookup equals Python's lookup for every tuned problem."""
         lines = []
         for group in self._all_groups():
             device = group.name if group.device else None

@@ -2,7 +2,7 @@
 
 Each constraint becomes a boolean table over the parameters that it names; `joining` builds the rows from
 the tables. Each source is enumerated separately. If there are several, a row has a column for each
-parameter of any source. A parameter that its source lacks has its first value.
+parameter of any source. In a row, a parameter of other sources has its first value.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Space:
     def find_all(self, codes: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the numbers of the valid rows with these codes, ascending and without duplicates.
 
-        Parameters that do not apply are treated as their first value.
+        Parameters that do not apply are first set to their first value.
         """
         if self.applicability:
             rows = codes[:, None] // self.strides % self.sizes
@@ -190,7 +190,7 @@ class Space:
         return isinstance(configuration, Mapping) and self.index(configuration) is not None
 
     def canonical(self, row: Sequence[int] | NDArray[Any]) -> Rows:
-        """Return a row with all parameters that do not apply at their source's first value."""
+        """Return a copy of a row with each parameter that does not apply set to its source's first value."""
         result = np.array(row, index_type(self.sizes))
         for table in self.applicability:
             if not table.accepts(result):
@@ -295,7 +295,7 @@ def _joined_space(kernel: Kernel, parts: Sequence[Space]) -> Space:
 def _mapping(
     parameters: Mapping[str, tuple[Value, ...]], own: Mapping[str, tuple[Value, ...]]
 ) -> tuple[list[int], list[NDArray[np.intp]]]:
-    """Return the column in ``parameters`` of each own parameter, and the index there of each own value."""
+    """Return, for each parameter of ``own``, its column in ``parameters`` and the indices of its values there."""
     names = list(parameters)
     indices = [
         np.array([parameters[name].index(value) for value in values], np.intp)

@@ -40,25 +40,25 @@ from autotune.values import Configuration
 
 T = TypeVar("T")
 
-#: Clean calls of each finalist after the rounds, and batches of hot calls.
+#: Number of clean calls, and of batches of hot calls, of each finalist after the rounds.
 _SINGLE_CALLS = 5
-#: Shortest time limit of a race that begins again.
+#: Minimum time limit of a race that starts again.
 _MIN_RESTART_S = 1.0
-#: Fewest rounds of energy windows, even if the time is over: fewer rounds prove no difference.
+#: Minimum number of rounds of energy windows, even after the time limit: fewer rounds prove no difference.
 _MIN_WINDOWS = 6
 #: Share of the time for rounds of samples if energy windows follow.
 _SAMPLES_SHARE = 0.3
 #: Longest time of one energy window, on a device whose counter is updated ten times a second.
 _WINDOW_S = 2.0
-#: Most launches of a finalist to check after its race.
+#: Maximum number of launches of a finalist that are checked after its race.
 _MAX_CHECKED_LAUNCHES = 64
-#: Seconds after which no further of these launches begins.
+#: No checked launch begins after this time in seconds.
 CHECKED_LAUNCHES_S = 0.05
-#: Most runs on the same data of a finalist that is declared deterministic; their bits are compared.
+#: Maximum number of runs, on the same data, whose bits are compared for a finalist declared deterministic.
 _MAX_RUNS = 100
-#: Fewest of these runs.
+#: Minimum number of these runs.
 _MIN_RUNS = 3
-#: Seconds after which no further of these runs begins on a GPU.
+#: No such run begins after this time in seconds, on a GPU.
 _RUNS_S = 0.25
 #: The same on a CPU.
 _RUNS_ON_CPU_S = 0.05
@@ -123,7 +123,7 @@ class Race:
 
     contenders: tuple[Contender, ...]
     samples: tuple[ContenderSamples, ...]
-    #: Caches and launching, the same for all contenders.
+    #: Cache state and way of launching, the same for all contenders.
     timing: Timing
     #: Clocks before or after the rounds, whichever are worse.
     clocks: Clocks = UNKNOWN_CLOCKS
@@ -198,7 +198,9 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
             if isinstance(error, ActorDied) and culprit not in suspects:
                 suspects.add(culprit)
             elif culprit < 0:
-                raise AutotuneError(f"the device process failed at the race: {error}") from error
+                raise AutotuneError(
+                    f"the device process failed during the race: {error}"
+                ) from error
             elif isinstance(error, ActorDied):
                 message = f"the process died twice: {error}"
                 failures[culprit] = Failure(Status.CRASHED, message)
@@ -227,7 +229,7 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
 
 @dataclass(frozen=True)
 class Heat:
-    """The samples of one heat; only failures if a contender broke the device context."""
+    """The samples of one attempt at a race; only failures if a contender broke the device context."""
 
     samples: tuple[ContenderSamples, ...]
     #: How all contenders were launched; see `autotune.devices.base.Timer`.
@@ -257,7 +259,7 @@ class Entrant:
         """Check further launches after the race; return how many runs on the same data gave the same bits.
 
         The first launch runs as it was timed. Then a configuration is launched on every data set in turn,
-        at most `_MAX_CHECKED_LAUNCHES` times and until `CHECKED_LAUNCHES_S`, but on each data set once. Each
+        at most `_MAX_CHECKED_LAUNCHES` times and until `CHECKED_LAUNCHES_S`, but at least once on each. Each
         launch finds the outputs and workspaces of the launch before, from other data. A configuration that
         reuses an old result is then wrong, and each launch is a chance for a rare fault to show.
 

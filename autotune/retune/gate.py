@@ -72,17 +72,17 @@ class CheckedEntry:
 
 
 def verdict(found: Remeasurement, threshold: float) -> tuple[Verdict, str]:
-    """Return the verdict and its message; the interval must prove slower, beaten and faster."""
+    """Return the verdict and its message; slower, beaten and faster need a significant difference."""
     if found.status is not Status.OK:
         return Verdict.WRONG, f"{found.status}: {found.message}"
     assert found.ratio is not None
     low, high = found.ratio.interval
     if low > 1 + threshold:
-        return Verdict.SLOWER, f"{found.ratio.value:.3f} of its recorded time"
+        return Verdict.SLOWER, f"{found.ratio.value:.3f} times its recorded time"
     if found.winner and found.fastest and not found.winner.tied:
         share = found.fastest.time_ms.value / found.winner.time_ms.value
         if share < 1 - threshold:
-            return Verdict.BEATEN, f"a runner-up needs {share:.3f} of its time"
+            return Verdict.BEATEN, f"a runner-up takes {share:.3f} of its time"
     return (Verdict.FASTER if high < 1 - threshold else Verdict.HELD), ""
 
 
@@ -119,7 +119,7 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
         if verified.status is not Status.OK:
             where = "" if checked is job else f"on {checked.problem} with other inputs: "
             return Remeasurement(verified.status, where + verified.message)
-    # Rivals are compared by time, and the winner by another objective may be slower.
+    # Rivals are compared by time. A winner for another objective may be slower than they are.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
     others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
     return _raced(bench, job, entry, [winner, *others])

@@ -115,7 +115,7 @@ class Retuner:
                 amend(directory, changed(record, problems=(entry,), provenance=made))
         except AutotuneError as error:
             return RetuneOutcome.of(target, RetuneStatus.FAILED, str(error))
-        message = "{:.3f} of its recorded time ({:.3f} … {:.3f})".format(
+        message = "{:.3f} times its recorded time ({:.3f} … {:.3f})".format(
             ratio.value, *ratio.interval
         )
         now_ms = found.winner.time_ms.value if found.winner else None

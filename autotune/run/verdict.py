@@ -28,17 +28,17 @@ _RESAMPLES = 2000
 PORTFOLIO_SIZE = 48
 #: Minimum number of deterministic finalists, if the search found them.
 _MIN_DETERMINISTIC = 2
-#: A contender is slower than the best if its ratio to the best is surely above 1 plus this share; else tied.
+#: A contender is slower than the best if their ratio is significantly above 1 plus this share; else it is tied.
 _TIE_TOLERANCE = 0.002
 #: Maximum probability, per race, that a contender as fast as the best counts as slower.
 _FALSE_DIFFERENCE = 0.05
-#: Maximum excess of the median cost, as a share of the best's, of a tied winner with fewer registers.
+#: A tied contender with fewer registers can win if its median cost exceeds the best's by at most this share.
 _WINNER_TOLERANCE = 0.003
 #: A time, a ratio or a choice that may be wrong by a larger share is noisy.
 _NOISY = 0.05
 #: Minimum number of rounds for a 95 % interval of the median; see `median_interval`.
 _MIN_ROUNDS = 6
-#: The user's ways to a result with less noise.
+#: Advice to the user for a result with less noise.
 LESS_NOISE = (
     "run again with --fresh while no other program uses the device, with more time (--effort full, "
     "--budget), or with locked clocks (an administrator can lock them)"
@@ -55,9 +55,9 @@ def candidates(
 ) -> list[Measurement]:
     """Return the best measurements by cost, at most ``count``, which enter the finals.
 
-    Measurements that were stopped early fill free places, since a change of clock may have stopped them.
-    If fewer than `_MIN_DETERMINISTIC` of the best are deterministic, other deterministic configurations
-    take the last places.
+    Measurements that were stopped early come last. They may enter, because a change of clock may have
+    stopped them. If fewer than `_MIN_DETERMINISTIC` of the best are deterministic, other deterministic
+    configurations take the last places.
     """
     timed = [row for row in measured if row.samples_ms and row.cost is not None]
     ranked = sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))
@@ -105,11 +105,11 @@ def judge(
     1. Rank configurations by their median cost.
     2. If the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
        only deterministic configurations can win.
-    3. Of these, the configurations that are not surely `_TIE_TOLERANCE` costlier than the best are tied.
+    3. Of these, the configurations that are not significantly slower than the best are tied; see `is_slower`.
     4. Among tied configurations within 0.3 % of the best, the one with the fewest registers wins: it leaves
-       most room for other kernels. If several have as few, the smallest median wins.
+       most room for other kernels. With equal registers, the smaller median wins.
 
-    ``seed`` is the seed of the ratios' intervals.
+    ``seed`` is the seed of the bootstrap of the ratios' intervals.
     """
     costs = [
         _costs(contender, samples, objective)
@@ -164,10 +164,10 @@ def judge(
 
 
 def is_slower(costs: Sequence[float], best: Sequence[float], contenders: int) -> bool:
-    """Return whether a contender is surely slower than the best of ``contenders``.
+    """Return whether a contender is significantly slower than the best; ``contenders`` is their number.
 
     The test uses the exact interval of the median ratio (a sign test). The best is known only after the
-    race, so any pair could be compared: the error is divided by the number of pairs (Bonferroni).
+    race, so any pair could be compared: the error probability is divided by the number of pairs (Bonferroni).
     """
     pairs = contenders * (contenders - 1) / 2
     ratios = _by_round(costs, best)
@@ -209,7 +209,7 @@ def _eligible(race: Race, ranked: Sequence[int], costs: Sequence[Sequence[float]
 
 
 def _is_close(costs: Sequence[float], best: Sequence[float]) -> bool:
-    """Return whether a tied contender may win; with noise, much slower ones are tied as well."""
+    """Return whether a tied contender may win; with noise, much slower contenders are tied as well."""
     return bool(np.median(_by_round(costs, best)) <= 1 + _WINNER_TOLERANCE)
 
 

@@ -335,7 +335,7 @@ class _Memory:
     """Rows of earlier runs on one device.
 
     A measurement is stopped early because another configuration is faster. If a restricted space lacks
-    that configuration, the row is not valid: its configuration is timed in full.
+    the faster configuration, the row of the stopped measurement is not valid: it is measured again in full.
     """
 
     rows: Remembered
@@ -375,7 +375,7 @@ def search(
 ) -> dict[int, Measurement]:
     """Run a strategy until it ends or the budget is spent; the same seed gives the same path.
 
-    Known good configurations are measured ``first`` if they are valid in this space. Values of
+    The configurations ``first`` are measured before the strategy starts, if they are valid in this space. Values of
     parameters that do not apply are ignored. Return measurements by number, in order.
     """
     numbers = [number_in(session.space, configuration) for configuration in first]

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 #: Time between two checks of the record files for changes, in seconds.
 RECHECK_S = 1.0
-#: Most cached answers of a kernel; a serving process may look up more and more sizes.
+#: Maximum number of cached answers of a kernel; a serving process may look up more and more sizes.
 MAX_ANSWERS = 4096
-#: Most cached tables; a process may change its current folder many times.
+#: Maximum number of cached tables; a process may change its current folder many times.
 MAX_TABLES = 256
 #: Environment variables that select the records.
 _VARIABLES = ("AUTOTUNE_TUNED", "XDG_DATA_HOME", "AUTOTUNE_PROJECT", "AUTOTUNE_PATH")
@@ -43,8 +43,8 @@ def lookup(
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
-    Every size has an answer: that of a run, of a first call (`load`, ``tune=``), or of other problems.
-    `TunedConfig.quality` is the quality of the hit. Record files are read once, and checked for changes
+    Every size has an answer: from a run, from a first call (`load`, ``tune=``), or from results for other
+    problems; `TunedConfig.quality` tells which. Record files are read once, and checked for changes
     at most once a second. A change of the current folder, ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``,
     ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` takes effect at once.
 
@@ -56,8 +56,8 @@ def lookup(
         Architecture: ``sm_90``, 90, or 900 as in ``__CUDA_ARCH__``. Default: the architecture of
         ``device``, else ``AUTOTUNE_ARCH``, else that of the first visible GPU.
     device : str or Device, optional
-        The driver's name of a device, its uuid, or its folder among the records. For a device that
-        was not tuned its architecture answers, if the `Device` or the name of a common GPU tells it.
+        The driver's name of a device, its uuid, or its folder among the records. For a device
+        without records, records of its architecture answer, known from a `Device` or the name of a common GPU.
     deterministic : bool
         Answer only with configurations that the kernel declares to give the same bits in every run.
     project : str, PathLike or Project, optional
@@ -198,7 +198,7 @@ def _refreshed(
     from autotune.tuned.reading import owner_of, stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():
-        raise UsageError(f"{kernel!r} is not the name of a kernel, which is an identifier")
+        raise UsageError(f"{kernel!r} is not the name of a kernel: a name is an identifier")
     owner = owner_of(kernel, project)
     state = owner, stamp(kernel, owner)
     cached = _cache.get(key)
