@@ -499,7 +499,7 @@ def _other_parameters(made: TunedRecord) -> list[TunedRecord]:
     ("records_of", "message"),
     [
         (lambda made: [], "no tuned records"),
-        (_other_kernel, "one kernel, not of demo_gemm, other"),
+        (_other_kernel, "one kernel, not demo_gemm, other"),
         (_other_parameters, "left out: its problem fields or parameters differ"),
     ],
 )
