@@ -180,8 +180,13 @@ def table_of(
     multiple: int = 4,
     expected: Expected | None = None,
 ) -> AnswerTable:
-    """Return a table of one row with some plans (default: for the 64 × 64 problem)."""
+    """Return a table of one row with some plans (default: for the 64 × 64 problem).
+
+    An expectation without costs gets a cost of the first plan: only predicted answers have an expected speed.
+    """
     row = TableRow(problem=problem(64, 64) if at is None else at, plans=plans)
+    if expected and not costs:
+        costs = [Cost(plan=plans[0], fixed=((1.0, ()),), waves=())]
     prediction = Prediction(multiple=multiple, costs=tuple(costs), expected=expected)
     return AnswerTable(rows=(row,), prediction=prediction if costs or expected else None)
 

@@ -497,6 +497,17 @@ def test_the_least_time_that_the_problem_allows_answers(ask: Callable[..., Any])
     assert (ask(known, 64, 64).quality, ask(known, 64, 64)["BM"]) == ("exact", 32)
 
 
+def test_a_speed_is_expected_of_predicted_answers_only(ask: Callable[..., Any]) -> None:
+    known = answered_by([cost(plan(128, requires=["==", ["%", "n", 2], 0]), 1)])
+    predicted, of_row = ask(known, 100, 10), ask(known, 100, 11)
+    assert (predicted["BM"], predicted.expected_fraction, predicted.median_fraction) == (
+        128,
+        0.9,
+        1,
+    )
+    assert (of_row["BM"], of_row.expected_fraction, of_row.median_fraction) == (32, None, None)
+
+
 def test_waves_products_and_misalignment_count(ask: Callable[..., Any]) -> None:
     steady = cost(plan(64), 10)
     waves = cost(

@@ -195,7 +195,7 @@ def test_header_and_lookup_agree_where_the_plan_of_no_row_runs(
         Cost(plan=each, fixed=(), waves=((2**31 - 1, ((factor, ("m",)),)),), misaligned={})
         for each, factor in zip(others, (3e-6, 2e-6), strict=True)
     ]
-    table = table_of(own, costs=costs)
+    table = table_of(own, costs=costs, expected=expecting(0.9, 10**4))
     entries = [entry(problem(64, 64, dtype), own) for dtype in CATEGORIES]
     made = record(entries, portfolio=answering(table))
     write(tmp_path / "given", made)
@@ -205,8 +205,25 @@ def test_header_and_lookup_agree_where_the_plan_of_no_row_runs(
     asked = [("d", 0, m, 64, "float32", wanted) for m in (65, 500, 901) for wanted in (0, 1)]
     answers = agreed(tmp_path, render([made]), asked, folders)
     assert [(each[0], each[7]) for each in answers[::2]] == [(256, 1), (256, 1), (128, 1)]
+    assert [each[8] for each in answers] == [0.9] * len(answers)
     (answer,) = agreed(tmp_path, render([made]), [("d", 0, 5001, 64, "float32", 0)], folders)
     assert (answer[0], answer[7]) == (32, 4)
+
+
+def test_header_and_lookup_expect_no_speed_of_a_plan_that_no_prediction_chose(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    even = plan(128, requires=["==", ["%", "n", 2], 0])
+    cost = Cost(plan=even, fixed=((1.0, ()),), waves=())
+    table = table_of(plan(64), costs=[cost], expected=expecting(0.9, 10**4))
+    entries = [entry(problem(64, 64, dtype), plan(64)) for dtype in CATEGORIES]
+    made = record(entries, portfolio=answering(table))
+    write(tmp_path / "given", made)
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
+    clear_cache()
+    asked = [("d", 0, 100, n, "float32", False) for n in (10, 11)]
+    answers = agreed(tmp_path, render([made]), asked, [made.device.folder])
+    assert [(each[0], *each[8:10]) for each in answers] == [(128, 0.9, 1.0), (64, -1.0, -1.0)]
 
 
 def agreed(folder: Path, header: str, asked: list[Any], folders: list[str]) -> list[list[Any]]:

@@ -38,7 +38,7 @@ from sample_records import (
 )
 
 import autotune
-from autotune.answers.table import AnswerTable, Portfolio, Prediction, TableRow, sixteenths
+from autotune.answers.table import AnswerTable, Cost, Portfolio, Prediction, TableRow, sixteenths
 from autotune.errors import UsageError
 from autotune.files import bundled_path
 from autotune.project import bundled_project
@@ -177,7 +177,11 @@ def partly_deterministic(given_folder: Path) -> None:
         TableRow(problem=problem(size, size), plans=plans)
         for size, plans in ((512, (other, sure)), (64, (sure,)), (8, (other,)))
     )
-    prediction = Prediction(multiple=4, costs=(), expected=expecting(0.9, 600))
+    costs = tuple(
+        Cost(plan=chosen, fixed=fixed, waves=())
+        for chosen, fixed in ((other, ((1.0, ()),)), (sure, ((0.005, ("m",)),)))
+    )
+    prediction = Prediction(multiple=4, costs=costs, expected=expecting(0.9, 600))
     table = AnswerTable(rows=rows, prediction=prediction)
     winners = [
         with_deterministic(entry(problem(512, 512), other), sure),
@@ -208,8 +212,12 @@ def test_only_what_is_deterministic_answers_where_that_is_asked(
     found = [(each.quality, tile(each), each.expected_fraction) for each in answers]
     assert (*found[0], *found[1]) == expected
     assert answers[1].deterministic
-    # A time is known of the winner alone.
-    times_ms = [0.25 if each[::2] == ("exact", 1.0) else None for each in found]
+    # The time of a winner was measured, and that of a near answer predicted.
+    predicted_ms = {128: 1.0, 64: 0.005 * size}
+    times_ms = [
+        predicted_ms[bm] if quality == "nearest_problem" else 0.25 if share == 1 else None
+        for quality, bm, share in found
+    ]
     assert [each.expected_ms for each in answers] == times_ms
 
 
@@ -248,6 +256,23 @@ def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
     put(given_folder, record(portfolio=answering(table)))
     assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
     assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None
+
+
+def test_a_pick_expects_a_speed_on_its_device_and_in_the_tuned_layout_only() -> None:
+    table = table_of(plan(32), at=problem(512, 512), expected=expecting(0.9, 600))
+    made = record([entry(problem(64, 64))], layout={"lda": 0}, portfolio=answering(table))
+    folder = made.device.folder
+    merged = build_table([RecordFile("given", folder, made)])
+    for m, own in ((64, 1.0), (513, 0.9)):
+        key = (m, m, "float32")
+        assert pick(merged, key, folder).expected_fraction == own
+        for hit in (
+            pick(merged, key, folder, layout={"lda": 7}),
+            pick(merged, key, "X", "sm_90"),
+            pick(merged, key, arch="sm_100"),
+        ):
+            assert hit.row and (hit.expected_fraction, hit.median_fraction) == (None, None)
+            assert hit.expected_ms is None
 
 
 def test_what_is_deterministic_and_faster_promises_no_more_than_all(given_folder: Path) -> None:

@@ -1,7 +1,9 @@
 """Answer tables: their schema in records, and the rule that picks the plan for an unmeasured problem.
 
-`answer` is the rule. The exported C++ header has the same rows, and the same rule bit for bit: the same order of
-operations on doubles, and integers of 64 bits. Lookup imports this module, so it has no heavy imports.
+`answer` is the rule. The exported C++ header has the same rows and rule, without layouts and expected times. Its
+doubles have the same order of operations, its integers 64 bits, so its constant expressions agree bit for bit. A
+compiler that contracts to FMA may change the last bit of a time at run time, and so the answer of a near-tie;
+with ``-ffp-contract=off`` it does not. Lookup imports this module, so it has no heavy imports.
 """
 
 from __future__ import annotations
@@ -153,7 +155,7 @@ class AnswerTable(msgspec.Struct, frozen=True, kw_only=True):
     """The answers for unmeasured problems of one combination of categories."""
 
     rows: tuple[TableRow, ...]
-    #: Answers in place of a row's first plan; None: too few sizes were measured.
+    #: Answers before a row's plan; None: the category has no fit.
     prediction: Prediction | None = None
 
 
@@ -186,8 +188,11 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
 #: The values of a problem in the order of the kernel's fields.
 ProblemKey: TypeAlias = tuple[int | str, ...]
 
-#: ``ceil(2**(63 + j/16))`` for j from 1 to 15, exact so that C++ has the same numbers. The floor of a 16th root
-#: equals four nested floors of square roots; no value is an integer, so the ceiling is the floor plus 1.
+#: Bounds of the sixteenths of an octave: `sixteenths` compares a 64-bit mantissa with them. They are
+#: ``ceil(2**(63 + j/16))`` for j from 1 to 15, exact so that C++ has the same numbers.
+#:
+#: The floor of a 16th root equals four nested floors of square roots. No value is an integer, so the ceiling is
+#: the floor plus 1.
 SIXTEENTHS: tuple[int, ...] = tuple(
     isqrt(isqrt(isqrt(isqrt(1 << 16 * 63 + j)))) + 1 for j in range(1, 16)
 )
@@ -219,7 +224,7 @@ class Question(NamedTuple):
     place: ProblemKey
     #: The problem and its layout by name.
     fields: Mapping[str, Any]
-    #: Whether only a row's first plan and its prediction may answer; true for the tuned layout.
+    #: If true, only the row's first plan (or prediction) may answer: tuned layout, no demand for determinism.
     is_plain: bool
     #: Returns whether a plan may answer.
     is_able: Callable[[Plan], bool]
@@ -242,7 +247,10 @@ def answer(rows: Iterable[Row], question: Question) -> PickedPlan[Row] | None:
     """Return the answer for an unmeasured problem; None if no plan may answer.
 
     Take the nearest row with an allowed plan; see `distance`. If its table has a prediction, the allowed
-    configuration with the smallest predicted time answers, else the row's plan.
+    configuration with the smallest predicted time answers; else, or if it has no allowed configuration, the
+    row's plan. Without any allowed row, the nearest row's prediction answers.
+
+    The expected speed is that of predicted answers. It is unknown if a row's plan answers.
     """
     places = ((distance(question.place, row.place), row) for row in rows)
     known = [(apart, row) for apart, row in places if apart is not None]
@@ -251,13 +259,17 @@ def answer(rows: Iterable[Row], question: Question) -> PickedPlan[Row] | None:
         plans = row.plans[:1] if question.is_plain else row.plans
         plan = next(filter(question.is_able, plans), None)
         if plan is not None:
-            chosen, time_ms = fastest(row.table, question) or (plan, None)
-            return PickedPlan(chosen, row, *expected_of(row.table, question.problem), time_ms)
+            return _predicted(row, question) or PickedPlan(plan, row, None, None, None)
     # No row has an allowed plan, but the prediction of the nearest row may have one.
-    for _, row in known[:1]:
-        if found := fastest(row.table, question):
-            return PickedPlan(found[0], row, *expected_of(row.table, question.problem), found[1])
-    return None
+    return _predicted(known[0][1], question) if known else None
+
+
+def _predicted(row: Row, question: Question) -> PickedPlan[Row] | None:
+    found = fastest(row.table, question)
+    if found is None:
+        return None
+    plan, time_ms = found
+    return PickedPlan(plan, row, *expected_of(row.table, question.problem), time_ms)
 
 
 def sixteenths(n: int) -> int:
@@ -362,12 +374,13 @@ def features_of(problem: ProblemKey) -> list[int]:
 
 
 def fillings(blocks: int, multiprocessors: int) -> list[int]:
-    """Return the features of a cost: its blocks, then the occupied share of its rounds in units of 1/32.
+    """Return the features of a cost: its blocks, then the occupied share of its waves in units of 1/32.
 
-    There are three shares, for rounds of one, two and four blocks on each multiprocessor.
+    There are three shares, for waves of one, two and four blocks on each multiprocessor. A wave of one block
+    on each is a round.
     """
     if blocks * 32 > MAX_INTEGER or blocks < 1:
-        raise ValueError("the number of blocks needs more than 64 bits, or is 0")
+        raise ValueError("the number of blocks is too large or below 1")
     found = [blocks]
     for slots in (multiprocessors, 2 * multiprocessors, 4 * multiprocessors):
         found.append(32 * blocks // (-(-blocks // slots) * slots))

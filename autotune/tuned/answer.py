@@ -13,7 +13,6 @@ from autotune.tuned.merged import (
     DEFAULT,
     EXACT,
     FIRST_CALL,
-    NEAREST_PROBLEM,
     Hit,
     LookupTable,
     arch_number,
@@ -48,7 +47,8 @@ class TunedConfig(Mapping[str, Any]):
         ``nearest_arch`` or ``default``.
     expected_fraction : float or None
         Share of the best speed that nine of ten answers for held-out sizes reach; 1 for an exact hit.
-        None outside the measured sizes, or if too few answers were measured.
+        None outside the measured sizes, if too few answers were measured, or if no prediction chose the
+        configuration.
     median_fraction : float or None
         Share of the best speed that half of such answers reach; None if unknown.
     expected_ms : float or None
@@ -196,17 +196,15 @@ def tuned_config(
     fields = table.named(problem, layout)
     is_cuda = arch is not None and arch_number(arch) is not None
     is_valid = hit.quality != DEFAULT or not is_cuda or plan.fits(str(arch))
-    is_measured = is_plain and hit.quality in (EXACT, NEAREST_PROBLEM)
     return TunedConfig(
         dict(plan.configuration),
         block=plan.block,
         shared_bytes=plan.shared_bytes,
         grid=_grid(table.kernel, hit, problem, fields) if is_plain else None,
         quality=hit.quality,
-        # The loss on other devices is unknown.
-        expected_fraction=hit.expected_fraction if is_measured else None,
-        median_fraction=hit.median_fraction if is_measured else None,
-        expected_ms=hit.expected_ms if is_measured else None,
+        expected_fraction=hit.expected_fraction,
+        median_fraction=hit.median_fraction,
+        expected_ms=hit.expected_ms,
         stale_reasons=row.origin.record.stale_reasons(tuned) if row and tuned else (),
         noise="; ".join(tuned.race.noise) if tuned else "",
         objective=table.objective,

@@ -182,6 +182,9 @@ def pick(
 
     ``layout`` must have all layout fields; default: the tuned layout. With ``deterministic`` only
     deterministic plans and the default answer. Configurations in ``without`` do not answer.
+
+    An expected speed or time holds on the device, or on the architecture if no device is given, and in the
+    tuned layout only.
     """
     asked = _Query(
         problem,
@@ -196,7 +199,10 @@ def pick(
             hit = _search(group, asked, foreign, deterministic=True)
         if hit:
             is_exact = hit.quality == EXACT and asked.is_plain
-            return hit._replace(quality=exact if is_exact else near)
+            quality = exact if is_exact else near
+            if asked.is_plain and quality in (EXACT, NEAREST_PROBLEM):
+                return hit._replace(quality=quality)
+            return Hit(hit.plan, hit.row, quality)
     return Hit(table.default, None, DEFAULT)
 
 
