@@ -4,12 +4,19 @@
 categories:
 
 1. `category` fits the time of each configuration as a function of the sizes: a `formula`, corrected by `trees`.
-   It keeps the configurations that are fastest on some sizes. On held-out sizes it measures the share of the
-   best speed that answers reach.
-2. A category with fewer than `fit.MIN_SIZES` sizes has no fit.
+   It keeps the configurations that together are fastest over all sizes (chosen greedily). It also answers
+   held-out sizes, and records which share of the best speed those answers reach.
+2. A category has no fit with fewer than `fit.MIN_SIZES` sizes, if its matrix lacks much faster winners on most
+   problems, or if every fit fails.
 
 `table.answer` picks the plan for a problem: the allowed configuration with the smallest predicted time; without
-a fit, the plan of the nearest measured problem. The exported C++ header has the same rule.
+a fit, the plan of the nearest row. A tuned problem may have no row in a table. If the nearest table expects no
+speed for it, it becomes a row with ``table=None``, and its plan answers its neighbours without a fit.
+
+`autotune.tuned.merged.pick` asks the device, then its architecture, then the nearest other architectures, then
+takes the kernel's default. In each of them the exact row answers first, then the near rows. A first call's
+result comes after the exact rows of the device, and before all else. The exported C++ header has the same rule,
+without first calls.
 
 ========== =======================================================================
 `table`    the schema of answer tables in records; picks the plan for a problem
@@ -19,5 +26,5 @@ a fit, the plan of the nearest measured problem. The exported C++ header has the
 `trees`    small trees that correct fitted times
 ========== =======================================================================
 
-The package imports nothing, so that lookup starts in milliseconds.
+This ``__init__`` imports nothing, so that lookup starts in milliseconds.
 """

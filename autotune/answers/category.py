@@ -1,8 +1,8 @@
 """Fits the times of one category of problems: a formula for each configuration, corrected by trees.
 
 `CategoryFit.chosen` picks the configurations that answer. `CategoryFit.held_out` measures the speed of answers on
-held-out sizes. `CategoryFit.prediction` is the fit to all sizes. Trees also learn from the formula's errors in
-other categories: types of the same width, for example, are slow at the same sizes.
+held-out sizes. `CategoryFit.prediction` is the fit to all sizes. Types of the same width are slow at the same
+sizes, so trees also learn from other categories' errors.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from autotune.answers.trees import best_splits, corrections, fitted_trees, outco
 FOLDS = 5
 #: Fewest measured answers on held-out sizes for an expected speed.
 MIN_ANSWERS = 10
-#: The weight of a time in a fit is the predicted share of the best speed to this power.
+#: Weight of an error in the trees: (best time / fitted time) to this power.
 PREFERENCE = 4.0
-#: Weight of an error in another category; the best of several between 0.1 and 1 on rows and hgemm.
+#: Weight of an error in another category; the best of several between 0.1 and 1 on hgemm and the kernels of
+#: rows (softmax and others).
 OTHER_CATEGORY_WEIGHT = 0.3
 #: A configuration counts as slower by this many standard deviations of its fit.
 CAUTION = 0.5
 #: Largest slowdown that counts in the choice of configurations, as a logarithm.
 _MAX_SLOWDOWN = 3.0
-#: Minimum slowdown, as a factor, of a configuration that was known but not measured on a size: a run measures
-#: promising configurations.
+#: A known configuration without a time on a size takes at least this factor times the best time: a run skips
+#: unpromising ones.
 _UNMEASURED = 1.3
-#: If this many sizes have times of all configurations, only these sizes choose configurations.
+#: If all configurations were known on at least this many sizes, only those sizes choose.
 _MIN_DECIDING = 200
 #: Splits of an expectation.
 _EXPECTATION_SPLITS = 3
-#: Weight of an equal speed in all outcomes of an expectation, as a number of answers.
+#: Shrinks the splits of an expectation towards the overall mean, as if by this many answers in each outcome.
 _EXPECTATION_PRIOR = 50.0
 #: Share of answers that are slower than the lower bound of an expectation.
 _LOWER = 0.1
@@ -86,8 +87,8 @@ class CategoryFit:
     """Times of configurations on problems that share their categorical fields, and fits to them.
 
     ``plans`` has the plan of each configuration; None for a configuration without times. ``layout`` has the
-    fields of the tuned layout. ``winners_ms`` has the time of each size's winner if the matrix lacks it, else
-    infinity.
+    fields of the tuned layout. ``winners_ms`` has the time of each size's winner if the matrix lacks that
+    configuration, else infinity.
     """
 
     def __init__(
@@ -117,8 +118,8 @@ class CategoryFit:
         keys = [tuple(problem.values()) for problem in matrix.problems]
         self.of_problem = np.array([features_of(key) for key in keys])
         self.features = [self._features(plan) for plan in plans]
-        #: Whether a configuration was known when a size was measured. Sizes are in the order of measuring, and a
-        #: new configuration is timed on the first size that allows it.
+        #: True from the first size with a time of the configuration on: sizes are in measuring order. A
+        #: configuration without times counts as known.
         is_timed = np.isfinite(self.times)
         self.was_known = np.logical_or.accumulate(is_timed, axis=1)
         self.was_known[~is_timed.any(axis=1)] = True
@@ -164,7 +165,7 @@ class CategoryFit:
         return shares**PREFERENCE
 
     def predicted(self, chosen: Sequence[int], fits: Sequence[CorrectedCurve | None]) -> Array:
-        """Return the predicted times in ms for every size; infinite if a size is not allowed."""
+        """Return the predicted times in ms for every size; infinite if not allowed or without a fit."""
         times = np.full((len(chosen), len(self.matrix.problems)), np.inf)
         for row, (number, fit) in enumerate(zip(chosen, fits, strict=True)):
             if fit is not None:
@@ -176,7 +177,7 @@ class CategoryFit:
     def completed(self) -> tuple[Array, Array]:
         """Return the times, predicted if not measured, and the spreads of the fits.
 
-        A configuration that was known but not measured on a size counts as slower than the best.
+        A configuration that was known but not measured on a size takes at least `_UNMEASURED` times the best time.
         """
         chosen, known = range(len(self.plans)), np.arange(len(self.matrix.problems))
         fits = self.fitted(chosen, known)
@@ -208,7 +209,11 @@ class CategoryFit:
         return sorted(found)
 
     def held_out(self, chosen: Sequence[int]) -> HeldOutShares:
-        """Return the shares of the best speed that answers reach, from fits without the size's fold."""
+        """Return the shares of the best speed that answers reach.
+
+        Each size is answered by fits that did not see it. The choice of configurations, and the errors of
+        other categories, did see it.
+        """
         count = len(self.matrix.problems)
         order, shares = np.random.default_rng(0).permutation(count), np.full(count, np.nan)
         for part in range(min(FOLDS, count)):
@@ -260,7 +265,7 @@ class CategoryFit:
 
 
 def _bounds(shares: Array) -> tuple[float, float]:
-    """Return a bound that a further share exceeds in nine of ten cases, and the median."""
+    """Return the lower tenth (a further share exceeds it in nine of ten cases), and the median."""
     place = math.floor(_LOWER * (len(shares) + 1))
     low = math.floor(1e3 * np.sort(shares)[max(place - 1, 0)]) / 1e3
     return low, math.floor(1e3 * float(np.median(shares))) / 1e3

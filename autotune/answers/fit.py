@@ -31,8 +31,8 @@ MAX_CONFIGURATIONS = 32
 MAX_IN_ALL = 288
 #: Largest slowdown, as a share, to accept for a deterministic configuration.
 DETERMINISM = 0.02
-#: A category has no fit if its matrix lacks winners that take less than this share of its best time, on most
-#: problems.
+#: No fit for a category if on most problems a winner outside the matrix takes less than this share of the
+#: matrix's best time.
 _MUCH_SLOWER = 0.85
 
 #: Categorical values of a problem.
@@ -48,7 +48,7 @@ class Launches:
     sm_count: int
     #: Layout fields of the tuned arrays.
     layout: Mapping[str, int]
-    #: Other layouts; rows have further plans for them.
+    #: Other layouts that get plans of their own in the rows.
     other_layouts: Sequence[Mapping[str, int]] = ()
 
     def plans(self, matrix: Portfolio) -> list[Plan | None]:
@@ -89,15 +89,16 @@ def fitted_tables(
     Parameters
     ----------
     portfolio : Portfolio
-        Times on the tuned problems. Each problem becomes a row of a table. The new tables replace its old
-        tables, except for predictions from more sizes than given here.
+        Times on the tuned problems. Each problem becomes a row of a table. New tables replace old ones. An
+        old prediction stays if it was fitted to more sizes than given here, or if there is no new fit.
     launches : Launches
         The launches of the configurations.
     sizes : Portfolio, optional
         The matrix to fit: all problems with the same method of timing, tuned or random. Default:
         ``portfolio``.
     winners : mapping, optional
-        Winners of tuned problems. If the portfolio lacks a winner that is faster, it answers its row.
+        Winners of tuned problems. A winner that is not in the portfolio, and is faster, becomes the first
+        plan of its row.
     """
     fits = _fits(portfolio if sizes is None else sizes, launches, winners)
     most = min(MAX_CONFIGURATIONS, MAX_IN_ALL // max(1, len(fits)))
@@ -171,7 +172,7 @@ def _lacks_winners(matrix: Portfolio, winners_ms: Sequence[float]) -> bool:
 
 
 def _counted(matrix: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
-    """Return a matrix in which plans that are not deterministic count as slower, as in a final race."""
+    """Slow down plans that are not deterministic by `DETERMINISM`, as a final race does."""
     if not any(plan is not None and plan.deterministic for plan in plans):
         return matrix
     factors = [1 + DETERMINISM * (plan is not None and not plan.deterministic) for plan in plans]
@@ -183,7 +184,7 @@ def _counted(matrix: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
 
 
 def _kept(portfolio: Portfolio, launches: Launches) -> dict[Category, Prediction]:
-    """Return the predictions of a portfolio's tables, with new plans."""
+    """Return the predictions of a portfolio's tables, with plans built again."""
     found = dict[Category, Prediction]()
     for table in portfolio.tables:
         if table.prediction:
@@ -197,7 +198,7 @@ def _kept(portfolio: Portfolio, launches: Launches) -> dict[Category, Prediction
 
 
 def _with_categories(portfolio: Portfolio, sizes: Portfolio) -> Portfolio:
-    """Add the first size of each category of ``sizes`` that a portfolio has no times of."""
+    """For each category only in ``sizes``, add its first size to the portfolio."""
     known = _timed_by_category(portfolio)
     further = _columns(
         sizes,
@@ -228,7 +229,7 @@ def _row(
 ) -> TableRow:
     """Return the row of a problem: its fastest plan, then plans for other layouts and for determinism.
 
-    A further plan is the fastest that meets a demand that no earlier plan meets.
+    For each demand (layout, determinism) that no earlier plan meets, add the fastest plan that does.
     """
     problem = matrix.problems[column]
     times = ((row[column], number) for number, row in enumerate(matrix.median_ms))

@@ -2,14 +2,14 @@
 
 A fitted time is the sum of three parts:
 
-- once: products of up to two problem fields
-- in each round: single fields. There are ``ceil(blocks / multiprocessors)`` rounds.
-- in each wave: single fields. There are ``ceil(blocks / resident blocks of the device)`` waves.
+- once: a constant, integer problem fields, and products of two fields
+- per round: a constant and fields. There are ``ceil(blocks / multiprocessors)`` rounds.
+- per wave: a constant and fields. There are ``ceil(blocks / resident blocks of the device)`` waves.
 
-So 144 blocks take twice as long as 120 on 132 multiprocessors. Non-negative least squares of relative errors
-fit the coefficients (Lawson and Hanson, *Solving Least Squares Problems*, 1974), for each number of resident
-blocks of `RESIDENT`; the best fit counts. Then each field gets a factor: the slowdown of misaligned problems
-against the formula.
+So the part per round doubles from 120 to 144 blocks on 132 multiprocessors. Non-negative least squares of
+relative errors fit the coefficients (Lawson and Hanson, *Solving Least Squares Problems*, 1974), for each number
+of resident blocks of `RESIDENT`; the best fit counts. Then a factor for each misaligned field is fitted, and the
+formula again to the times without these factors.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Numbers of resident blocks of a multiprocessor that a fit tries.
 RESIDENT = (1, 2, 4, 8)
-#: Minimum time of a call, as a share of the shortest time of the matrix. Every launch takes some time, also of
+#: Least time of any call, as a share of the shortest time of the matrix. Every launch takes some time, also of
 #: a configuration that was measured on large problems only.
 LEAST_SHARE = 0.5
 #: Weight of small coefficients (ridge regression); it decides between fits to few problems.
 RIDGE = 0.1
 #: A size is aligned if it is a multiple of four elements, the widest load of float32.
 MULTIPLE = 4
-#: Weight of an alignment factor of 1, as a number of problems.
+#: Shrinks an alignment factor towards 1, as if by this many problems without an error.
 INDIFFERENCE = 4
 
 

@@ -1,4 +1,6 @@
-"""Fits small trees that correct a fitted time by the sizes of a problem and the occupied share of its rounds.
+"""Fits small trees that correct a fitted time.
+
+They split by sizes, their powers of two, blocks, and the occupied share of waves.
 
 All splits of a level are the same (Langley and Sage, *Oblivious decision trees*, 1994), so a tree is a few
 comparisons and a table. Each tree is fitted to the remaining error of earlier trees (Friedman, *Greedy function
@@ -23,7 +25,7 @@ TREES = 8
 LEVELS = 4
 #: Share of an error that a tree corrects (learning rate).
 RATE = 0.4
-#: Weight of a factor of 1, as a number of times.
+#: Shrinks a factor towards 1, as if by this many measurements without an error.
 INDIFFERENCE = 4.0
 #: Fewest times for trees. With fewer times trees do not improve answers, but lengthen records and headers.
 MIN_TIMES = 12
@@ -73,7 +75,7 @@ def best_splits(
 ) -> Splits:
     """Return splits with outcomes that separate the values, chosen level by level.
 
-    ``prior`` is the weight of a mean of 0 in every outcome.
+    ``prior`` shrinks each outcome's mean to 0, as if by this weight of values of 0.
     """
     edges = [_edges(column) for column in features.T]
     places = [np.searchsorted(edge, column) for edge, column in zip(edges, features.T, strict=True)]
@@ -111,7 +113,7 @@ def _edges(column: Array) -> Array:
 def _best_edge(
     cells: Array, shape: tuple[int, int], values: Array, weights: Array, prior: float
 ) -> tuple[float, int]:
-    """Return the gain of the best threshold over all outcomes, and its number."""
+    """Return the largest gain of one threshold, summed over the outcomes so far, and the threshold's index."""
     if shape[1] == 1:
         return 0.0, 0
     count = shape[0] * shape[1]
