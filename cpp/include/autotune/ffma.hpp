@@ -16,6 +16,7 @@
 //     // c.BLOCK and the other parameters, c.block, c.shared_bytes, c.grid(n, steps)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
+// At run time, FMA contraction may flip near-ties of predicted times; -ffp-contract=off is exact.
 
 #ifndef AUTOTUNE_ffma_HPP
 #define AUTOTUNE_ffma_HPP
@@ -431,8 +432,8 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
-  const number waves_ = ceil_div(blocks_, of_round_);
+constexpr estimate in_waves(number blocks_, int of_wave_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_wave_);
   return {time_ * waves_, waves_.valid};
 }
 
@@ -451,6 +452,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number steps{asked_.steps};
   if (!steps.valid) return {0, false};
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  (void)blocks_;
   switch (number_of_cost_) {
     case 0:
       return estimate{0.009876 + 1.665e-11 * n * steps}
@@ -578,9 +580,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   }
 }
 
-/// The plan of the least time; `otherwise_` where there is none.
-constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
-                      int otherwise_) {
+/// The allowed plan with the smallest predicted time; -1 without one.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_) {
   int best_ = -1;
   double least_ms_ = 0;
   for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
@@ -591,7 +592,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
     best_ = cost_plans[i_];
     least_ms_ = predicted_.ms;
   }
-  return best_ < 0 ? otherwise_ : best_;
+  return best_;
 }
 
 struct found {
@@ -626,12 +627,14 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
-  int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
   // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
   if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
-  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
-  if (chosen_ < 0) return {-1, -1, -1, false};
-  return {chosen_, -1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int predicted_ = fastest(table_, asked_, wanted_, where_);
+  if (predicted_ < 0) return {own_, -1, -1, false};
+  return {predicted_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

@@ -28,6 +28,7 @@
 //     // c.MODE and the other parameters, c.block, c.shared_bytes, c.grid(n, intensity, warps_per_sm)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
+// At run time, FMA contraction may flip near-ties of predicted times; -ffp-contract=off is exact.
 
 #ifndef AUTOTUNE_prefetch_HPP
 #define AUTOTUNE_prefetch_HPP
@@ -476,8 +477,8 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
-  const number waves_ = ceil_div(blocks_, of_round_);
+constexpr estimate in_waves(number blocks_, int of_wave_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_wave_);
   return {time_ * waves_, waves_.valid};
 }
 
@@ -498,6 +499,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number warps_per_sm{asked_.warps_per_sm};
   if (!warps_per_sm.valid) return {0, false};
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  (void)blocks_;
   switch (number_of_cost_) {
     case 0:
       return estimate{0.01541 + 1.304e-09 * n + 9.759e-12 * n * intensity + 3.935e-10 * n * warps_per_sm}
@@ -536,9 +538,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   }
 }
 
-/// The plan of the least time; `otherwise_` where there is none.
-constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
-                      int otherwise_) {
+/// The allowed plan with the smallest predicted time; -1 without one.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_) {
   int best_ = -1;
   double least_ms_ = 0;
   for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
@@ -549,7 +550,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
     best_ = cost_plans[i_];
     least_ms_ = predicted_.ms;
   }
-  return best_ < 0 ? otherwise_ : best_;
+  return best_;
 }
 
 struct found {
@@ -584,12 +585,14 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
-  int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
   // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
   if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
-  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
-  if (chosen_ < 0) return {-1, -1, -1, false};
-  return {chosen_, -1, -1, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int predicted_ = fastest(table_, asked_, wanted_, where_);
+  if (predicted_ < 0) return {own_, -1, -1, false};
+  return {predicted_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

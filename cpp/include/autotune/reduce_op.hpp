@@ -449,9 +449,8 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
-  int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
-  if (chosen_ < 0) return {-1, -1, -1, false};
-  return {chosen_, -1, -1, false};
+  const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  return {own_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {

@@ -116,6 +116,7 @@
 //     // c.SOURCE and the other parameters, c.block, c.shared_bytes, c.grid(m, n, k)
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
+// At run time, FMA contraction may flip near-ties of predicted times; -ffp-contract=off is exact.
 
 #ifndef AUTOTUNE_sgemm_HPP
 #define AUTOTUNE_sgemm_HPP
@@ -1188,8 +1189,8 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number blocks_, int of_round_, double time_) {
-  const number waves_ = ceil_div(blocks_, of_round_);
+constexpr estimate in_waves(number blocks_, int of_wave_, double time_) {
+  const number waves_ = ceil_div(blocks_, of_wave_);
   return {time_ * waves_, waves_.valid};
 }
 
@@ -1210,6 +1211,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   const number k{asked_.k};
   if (!k.valid) return {0, false};
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  (void)blocks_;
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.0007145 + 1.327e-07 * m * k + 8.054e-10 * n * k}
@@ -2157,9 +2159,9 @@ inline constexpr tree trees[] = {
 {{{1,9},{4,2},{9,24},{6,795}},{.999,1.006,1.065,.998,1.0,1.0,1.0,1.011,1.0,1.0,1.0,1.003,1.0,.977,1.0,1.0}}
 };
 
-/// How full rounds are that have so many blocks on each multiprocessor, in thirty-seconds.
-constexpr number filling(number blocks_, number of_round_) {
-  return floor_div(number{32} * blocks_, ceil_div(blocks_, of_round_) * of_round_);
+/// The occupied share of the waves of `of_wave_` blocks, in units of 1/32.
+constexpr number filling(number blocks_, number of_wave_) {
+  return floor_div(number{32} * blocks_, ceil_div(blocks_, of_wave_) * of_wave_);
 }
 
 /// A time times the factors of its trees.
@@ -2178,9 +2180,8 @@ constexpr estimate corrected(estimate time_, int number_of_cost_, const problem&
   return {ms_, true};
 }
 
-/// The plan of the least time; `otherwise_` where there is none.
-constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_,
-                      int otherwise_) {
+/// The allowed plan with the smallest predicted time; -1 without one.
+constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_) {
   int best_ = -1;
   double least_ms_ = 0;
   for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
@@ -2191,7 +2192,7 @@ constexpr int fastest(const answers& table_, const problem& asked_, demand wante
     best_ = cost_plans[i_];
     least_ms_ = predicted_.ms;
   }
-  return best_ < 0 ? otherwise_ : best_;
+  return best_;
 }
 
 struct found {
@@ -2226,17 +2227,19 @@ constexpr found search(const group& rows_, const problem& asked_, demand wanted_
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true};
   }
   const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
-  int chosen_ = nearest_ == nullptr ? -1 : nearest_->plan;
+  const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
   // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
   if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
-  if (nearest_ != nullptr) chosen_ = fastest(tables[nearest_->answers], asked_, wanted_, where_, chosen_);
-  if (chosen_ < 0) return {-1, -1, -1, false};
-  const int sizes_ = tables[nearest_->answers].sizes;
-  if (wanted_ == demand::none && sizes_ >= 0) {
-    const share expected_ = share_of(all_sizes[sizes_], asked_);
-    return {chosen_, expected_.low, expected_.median, false};
+  if (nearest_ == nullptr) return {-1, -1, -1, false};
+  const answers& table_ = tables[nearest_->answers];
+  const int predicted_ = fastest(table_, asked_, wanted_, where_);
+  if (predicted_ < 0) return {own_, -1, -1, false};
+  // The shares were measured for predicted answers without a demand.
+  if (wanted_ == demand::none && table_.sizes >= 0) {
+    const share expected_ = share_of(all_sizes[table_.sizes], asked_);
+    return {predicted_, expected_.low, expected_.median, false};
   }
-  return {chosen_, -1, -1, false};
+  return {predicted_, -1, -1, false};
 }
 
 constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
