@@ -1,7 +1,8 @@
 """Export tuned records or measurements: return the names and contents of files.
 
 Equal input gives equal bytes; for ``cuda`` the kernel's declaration and sources are input too. The package writes no
-files. Public modules: `header`; `launcher` with `signature` and `sequence` for CUDA sources; `cpp`, C++ text for both.
+files. Public modules: `header` with `writer`; `launcher` with `signature` and `sequence` for CUDA sources; `cpp`, C++
+text for both.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,3 +102,8 @@ def _sum(terms: Sequence[Term]) -> str:
         for product, names in terms
     )
     return " + ".join(products) or "0.0"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Return parts as a list in C++, between commas."""
+    return ", ".join(parts)

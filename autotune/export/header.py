@@ -6,42 +6,22 @@ The header has the rows of `autotune.tuned.merged` in the same order, and search
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import msgspec
 
 from autotune import __version__
 from autotune.answers.table import (
     COMMON_SHARED_BYTES,
     SIXTEENTHS,
-    AnswerTable,
-    Cost,
-    Plan,
-    Prediction,
-    ProblemKey,
-    Triple,
-    Value,
-    blocks_of,
 )
-from autotune.errors import UsageError
-from autotune.export.cpp import INT, comment, expression, filled, identifier, time
-from autotune.kernel.expression import MAX_INTEGER, substitute
+from autotune.export.cpp import INT, comment, filled, identifier, listed
+from autotune.export.writer import Writer
 from autotune.tuned.merged import (
     CUDA_ARCH_MACRO,
     Group,
-    LookupRow,
-    LookupTable,
     arch_number,
-    build_table,
-    pick,
 )
-from autotune.tuned.reading import RecordFile, decode
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord
-from autotune.tuned.writing import encode
 from autotune.values import SOURCE
 
 
@@ -58,334 +38,12 @@ def header_of(writer: Writer) -> str:
     return filled("header.hpp.j2", _context(writer))
 
 
-@dataclass(frozen=True)
-class _Enum:
-    name: str
-    about: str
-    values: tuple[str, ...]
-    enumerators: Mapping[str, str]
-
-    def __getitem__(self, value: str) -> str:
-        return f"{self.name}::{self.enumerators[value]}"
-
-
-def _enum(name: str, about: str, values: Iterable[str]) -> _Enum:
-    enumerators: dict[str, str] = {}
-    for value in values:
-        wanted = identifier(value)
-        while wanted in enumerators.values():
-            wanted += "x"  # two values that differ in punctuation only
-        enumerators[value] = wanted
-    return _Enum(name, comment(about), tuple(enumerators.values()), enumerators)
-
-
-def _identifiers(table: LookupTable, names: Iterable[str]) -> dict[str, str]:
-    known = {name: identifier(name) for name in names}
-    alike = [name for name, cpp in known.items() if list(known.values()).count(cpp) > 1]
-    if alike:
-        raise UsageError(f"{table.kernel}: a header cannot tell {' and '.join(alike)} apart")
-    return known
-
-
-@dataclass(frozen=True)
-class _Member:
-    """A member of `config` with the parameters of one source."""
-
-    source: str
-    name: str
-    type: str
-    #: C++ names by parameter.
-    parameters: Mapping[str, str]
-
-
-class Writer:
-    """Translates the lookup table of records into C++ text."""
-
-    def __init__(self, records: Sequence[TunedRecord]) -> None:
-        self.records = sorted(records, key=lambda record: record.device.folder)
-        self.table = _table(self.records)
-        self.parameters = _identifiers(self.table, self.table.parameters)
-        self.fields = _identifiers(self.table, self.table.fields)
-        names = {*self.parameters.values(), *self.fields.values()}
-        self._types = {
-            name: identifier(f"{cpp}_value", names)
-            for name, cpp in (*self.parameters.items(), *self.fields.items())
-        }
-        taken = {*names, *self._types.values()}
-        #: The members of `config`, one for each source; empty if there is only one source.
-        self.members = [
-            _Member(
-                source,
-                identifier(source, taken),
-                identifier(f"{source}_parameters", taken),
-                {name: self.parameters[name] for name in own},
-            )
-            for source, own in self.table.sources.items()
-        ]
-        folders = list(self.table.devices)
-        self.devices = _enum("device", "", folders)
-        self.plans: dict[bytes, Plan] = {}
-        self.positions: dict[bytes, int] = {}
-        self.shapes: list[str] = []
-        #: The number of blocks of each shape.
-        self.blocks: list[str] = []
-        self.conditions: list[str] = []
-        self.default = self.number(self.table.default)
-        devices, archs = self.table.devices.values(), self.table.archs.values()
-        shared = {id(group.exact) for group in devices}
-        #: An architecture with a single device has no group of its own: it shares the device's rows.
-        self.groups = [*devices, *(group for group in archs if id(group.exact) not in shared)]
-        self.tables: list[AnswerTable] = []
-        for row in (row for group in self.groups for row in _rows(group)):
-            for plan in _answering(row):
-                self.number(plan)
-            if row.table is not None and self.table_number(row) == 0:
-                self.tables.append(row.table)
-        for _, cost in self.costs():
-            self.number(cost.plan)
-        self.enums = {
-            name: _enum(self._types[name], f"Values of {name}.", self._values(name))
-            for name, values in self.table.parameters.items()
-            if isinstance(values[0], str)
-        } | {
-            name: _enum(self._types[name], f"Values of {name}.", self._categories(i))
-            for i, (name, integer) in enumerate(self.table.fields.items())
-            if not integer
-        }
-        named = [arch for plan in self.plans.values() for arch in plan.archs or ()]
-        numbers = {arch_number(arch) for arch in named} - {None}
-        self.archs = sorted(number for number in numbers if number is not None) or [0]
-
-    def parameter_paths(self) -> list[str]:
-        """Return the members of a plan that together are its configuration."""
-        if not self.members:
-            return list(self.parameters.values())
-        inner = (
-            f"{member.name}.{cpp}" for member in self.members for cpp in member.parameters.values()
-        )
-        return [self.parameters[SOURCE], *inner]
-
-    def _all_groups(self) -> list[Group]:
-        return [*self.table.devices.values(), *self.table.archs.values()]
-
-    def costs(self) -> Iterator[tuple[Prediction, Cost]]:
-        for table in self.tables:
-            if table.prediction is not None:
-                for cost in table.prediction.costs:
-                    yield table.prediction, cost
-
-    def _values(self, parameter: str) -> list[str]:
-        """Return the declared values of a parameter, and further values of older entries."""
-        configurations = (plan.configuration for plan in self.plans.values())
-        recorded = (values[parameter] for values in configurations if parameter in values)
-        declared = self.table.parameters[parameter]
-        return [str(value) for value in dict.fromkeys((*declared, *recorded))]
-
-    def _categories(self, position: int) -> list[str]:
-        rows = [row for group in self.table.devices.values() for row in _rows(group)]
-        return sorted({str(row.problem[position]) for row in rows}) or ["none"]
-
-    def number(self, plan: Plan) -> int:
-        """Return the position of a plan in the table, for arrays with the tuned layout."""
-        requires = plan.requires and substitute(plan.requires, self.table.layout)
-        requires = None if isinstance(requires, int) and requires else requires
-        plan = msgspec.structs.replace(plan, requires=requires)
-        key = msgspec.json.encode(plan)
-        self.plans.setdefault(key, plan)
-        return self.positions.setdefault(key, len(self.positions))
-
-    def arch_id(self, arch: str) -> int:
-        """Return 90 for ``sm_90``; for a name without a number, an id below -1 that no caller passes."""
-        number = arch_number(arch)
-        return number if number is not None else -2 - sorted(self.table.archs).index(arch)
-
-    def plan_row(self, plan: Plan) -> str:
-        """Return the line of a plan in the table of plans."""
-        values = self._values_of(plan.configuration)
-        shape = condition = -1
-        if plan.grid is not None:
-            shape = _index(self.shapes, _joined(map(expression, plan.grid)))
-            if shape == len(self.blocks):
-                self.blocks.append(expression(blocks_of(plan.grid)))
-        if plan.requires is not None:
-            condition = _index(self.conditions, expression(plan.requires))
-        archs = plan.archs or ()
-        bits = sum(1 << i for i, number in enumerate(self.archs) if f"sm_{number}" in archs)
-        sizes = [_extent(plan.block), str(plan.shared_bytes)]
-        about = [_bool(plan.exclusive), _bool(plan.deterministic), str(shape), str(condition)]
-        examined = _bool(plan.archs is not None)
-        return ",".join([*values, *sizes, *about, f"{bits}ULL", examined])
-
-    def _values_of(self, configuration: Mapping[str, Value]) -> list[str]:
-        """Return the members of a configuration; the members of other sources are empty."""
-        if not self.members:
-            return [self.value(name, configuration[name]) for name in self.parameters]
-        source = configuration[SOURCE]
-        members = [
-            ",".join(self.value(name, configuration[name]) for name in member.parameters)
-            if member.source == source
-            else ""
-            for member in self.members
-        ]
-        return [self.value(SOURCE, source), *(f"{{{values}}}" for values in members)]
-
-    def value(self, name: str, value: Value) -> str:
-        if isinstance(value, bool):
-            return _bool(value)
-        return self.enums[name][value] if isinstance(value, str) else str(value)
-
-    def problem(self, values: ProblemKey) -> str:
-        """Return the values of a problem, or of its place, as C++ arguments."""
-        return _joined(
-            self.enums[name][value] if isinstance(value, str) else _long(value)
-            for name, value in zip(self.fields, values, strict=True)
-        )
-
-    def exact_rows(self, row: LookupRow) -> Iterator[str]:
-        """Yield the lines of a tuned problem: its winner, then its best deterministic plan."""
-        problem = f"{{{self.problem(row.problem)}}}"
-        untraced = row.tuned.untraced_grid(self.table.kernel) if row.tuned else None
-        yield f"{problem}, {self.number(row.plans[0])}, 1.0, {_extent(untraced or (0, 0, 0))}"
-        for plan in _answering(row)[1:]:
-            yield f"{problem}, {self.number(plan)}, {_fraction(row.share_of_second)}, {{0, 0, 0}}"
-
-    def near_rows(self, row: LookupRow) -> Iterator[str]:
-        """Yield the lines of a problem that answers for others: its first plan, then deterministic plans."""
-        place, table = f"{{{self.problem(row.place)}}}", self.table_number(row)
-        for position, plan in enumerate(_answering(row)):
-            yield f"{place}, {self.number(plan)}, {_bool(position > 0)}, {table}"
-
-    def table_number(self, row: LookupRow) -> int:
-        """Return the position of a row's answer table; 0 if it has none."""
-        known = enumerate(self.tables, 1)
-        return next((i for i, table in known if table is row.table), 0)
-
-    def spans_of_tables(self) -> Iterator[str]:
-        """Yield the span of each table's costs, and the index of its expected speeds or -1."""
-        costs = kinds = 0
-        for table in self.tables:
-            last = costs + len(table.prediction.costs) if table.prediction else costs
-            kind = kinds if table.prediction and table.prediction.expected else -1
-            kinds += kind >= 0
-            yield f"{costs}, {last}, {kind}"
-            costs = last
-
-    def forest(self) -> dict[str, Any]:
-        """Return the trees of costs and of expected speeds, padded to the same number of splits."""
-        predictions = [table.prediction for table in self.tables if table.prediction]
-        of_costs = [
-            tree for prediction in predictions for trees in prediction.corrections for tree in trees
-        ]
-        expected = [prediction.expected for prediction in predictions if prediction.expected]
-        depths = [
-            *(len(tree.splits) for tree in of_costs),
-            *(len(speeds.splits) for speeds in expected),
-        ]
-        levels = max([1, *depths]) if depths else 0
-
-        def padded(splits: Sequence[tuple[int, int]], outcomes: list[str]) -> str:
-            """Pad splits and outcomes; no feature exceeds the added splits, so added outcomes never apply."""
-            full = [*splits, *[(0, MAX_INTEGER)] * (levels - len(splits))]
-            cases = ",".join([*outcomes, *outcomes[:1] * ((1 << levels) - len(outcomes))])
-            return f"{{{','.join(f'{{{f},{_long(t)}}}' for f, t in full)}}},{{{cases}}}"
-
-        first, corrections, kinds = 0, list[str](), list[str]()
-        for prediction in predictions:
-            for cost, trees in zip(
-                prediction.costs, prediction.corrections or repeat(()), strict=False
-            ):
-                slots = cost.waves[0][0] if cost.waves else 1
-                corrections.append(f"{first}, {first + len(trees)}, {slots}")
-                first += len(trees)
-        for known in expected:
-            bounds = (self._bound([pair[end] for pair in known.ranges]) for end in (0, 1))
-            shares = [f"{{{low!r}, {median!r}}}" for low, median in known.shares]
-            kinds.append(f"{_joined(bounds)}, {padded(known.splits, shares)}")
-        return {
-            "levels": levels,
-            "trees": [
-                padded(tree.splits, [repr(factor).removeprefix("0") for factor in tree.factors])
-                for tree in of_costs
-            ],
-            "corrections": corrections,
-            "kinds": kinds,
-        }
-
-    def _bound(self, sizes: Sequence[int]) -> str:
-        """Return a problem with these integer fields and arbitrary categories."""
-        left = iter(sizes)
-        values = (
-            _long(next(left)) if integer else _field(self, name, integer)["zero"]
-            for name, integer in self.table.fields.items()
-        )
-        return f"{{{_joined(values)}}}"
-
-    def times(self) -> list[str]:
-        return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self.costs()]
-
-    def spans(self) -> dict[Group, str]:
-        """Return the architecture and the row ranges of each group."""
-        spans: dict[int, str] = {}
-        ends = [0, 0]
-        for group in self.groups:
-            begins = ends
-            ends = [
-                begin + sum(len(_answering(row)) for row in rows.values())
-                for begin, rows in zip(begins, (group.exact, group.near), strict=True)
-            ]
-            spans[id(group.exact)] = f"{begins[0]}, {ends[0]}, {begins[1]}, {ends[1]}"
-        return {
-            group: f"{self.arch_id(group.arch)}, {spans[id(group.exact)]}"
-            for group in self._all_groups()
-        }
-
-    def assertions(self) -> list[str]:
-        """Return C++ conditions: the header's lookup equals Python's lookup for every tuned problem."""
-        lines = []
-        for group in self._all_groups():
-            device = group.name if group.device else None
-            where = str(self.arch_id(group.arch))
-            if device:
-                where = f"device::{self.devices.enumerators[device]}"
-            elif where.startswith("-"):
-                continue
-            for problem, deterministic in itertools.product(group.exact, (False, True)):
-                hit = pick(self.table, problem, device, group.arch, deterministic=deterministic)
-                if deterministic and hit.plan is group.exact[problem].plans[0]:
-                    continue
-                demand = ", demand::deterministic" if deterministic else ""
-                asked = f"lookup({where}, {self.problem(problem)}{demand})"
-                quality = "kernel_default" if hit.quality == "default" else hit.quality
-                lines.append(f"detail::is({asked}, {self.number(hit.plan)}, quality::{quality})")
-        return lines
-
-
-def _table(records: Sequence[TunedRecord]) -> LookupTable:
-    if not records:
-        raise UsageError(
-            "no tuned records for a header; tune the kernel first: autotune run KERNEL"
-        )
-    for what in ("kernel", "objective"):
-        found = sorted({getattr(record, what) for record in records})
-        if len(found) > 1:
-            raise UsageError(
-                f"a header has one {what}, not {', '.join(found)}; export them separately"
-            )
-
-    def refuse(message: str) -> None:
-        raise UsageError(f"{message}; tune it again, or export without it")
-
-    ordered = (decode(encode(record)) for record in records)
-    loaded = [RecordFile("header", record.device.folder, record) for record in ordered]
-    return build_table(loaded, refuse)
-
-
 def _context(writer: Writer) -> dict[str, Any]:
     table = writer.table
     plans = [writer.plan_row(plan) for plan in writer.plans.values()]
     spans = writer.spans()
     kernel = identifier(table.kernel)
-    fields = [_field(writer, name, integer) for name, integer in table.fields.items()]
+    fields = [writer.field(name, integer) for name, integer in table.fields.items()]
     integers = [field["name"] for field in fields if field["integer"]]
     return {
         "kernel": kernel,
@@ -404,9 +62,9 @@ def _context(writer: Writer) -> dict[str, Any]:
         "parameters": _parameters(writer),
         "fields": fields,
         "no_integers": not integers,
-        "signature": _joined(f"{field['type']} {field['name']}" for field in fields),
-        "arguments": _joined(field["name"] for field in fields),
-        "places": _joined(
+        "signature": listed(f"{field['type']} {field['name']}" for field in fields),
+        "arguments": listed(field["name"] for field in fields),
+        "places": listed(
             f"sixteenths(p_.{field['name']})" if field["integer"] else f"p_.{field['name']}"
             for field in fields
         ),
@@ -421,7 +79,7 @@ def _context(writer: Writer) -> dict[str, Any]:
         "shapes": writer.shapes,
         "blocks": writer.blocks,
         **writer.forest(),
-        "features": _joined(
+        "features": listed(
             [
                 *(f"asked_.{name}" for name in integers),
                 *(f"power_in(asked_.{name})" for name in integers),
@@ -438,8 +96,8 @@ def _context(writer: Writer) -> dict[str, Any]:
             }
             for group in writer.groups
         ],
-        "no_exact": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, false, 0",
+        "no_exact": f"{{{listed(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
+        "no_near": f"{{{listed(field['zero'] for field in fields)}}}, 0, false, 0",
         "tables": list(writer.spans_of_tables()),
         "cost_plans": [writer.number(cost.plan) for _, cost in writer.costs()],
         "times": writer.times(),
@@ -457,18 +115,6 @@ def _parameters(writer: Writer) -> list[dict[str, str]]:
 
 def _members(writer: Writer, names: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": cpp, "type": _type(writer, name)} for name, cpp in names.items()]
-
-
-def _field(writer: Writer, name: str, integer: bool) -> dict[str, Any]:
-    cpp = writer.fields[name]
-    enum = None if integer else writer.enums[name]
-    return {
-        "name": cpp,
-        "integer": integer,
-        "type": enum.name if enum else "long long",
-        "place_type": enum.name if enum else "int",
-        "zero": f"{enum.name}::{enum.values[0]}" if enum else "0",
-    }
 
 
 def _devices(writer: Writer, spans: Mapping[Group, str]) -> list[dict[str, str]]:
@@ -501,7 +147,7 @@ def _example(writer: Writer) -> str:
             number = arch_number(group.arch)
             where = number or f"device::{writer.devices.enumerators[group.name]}"
             return f"{where}, {writer.problem(problem)}"
-    return f"90, {_joined(writer.fields.values())}"
+    return f"90, {listed(writer.fields.values())}"
 
 
 def _about(record: TunedRecord) -> Iterator[str]:
@@ -517,7 +163,7 @@ def origin(record: TunedRecord) -> str:
     driver = f"driver {made.driver}" if made.driver else ""
     tuned_for = "" if record.objective == TIME else f"tuned for {record.objective}"
     parts = [device.name, device.arch, driver, made.toolchain, made.created[:10], tuned_for]
-    return _joined(part for part in parts if part)
+    return listed(part for part in parts if part)
 
 
 def time_text(entry: TunedProblem) -> str:
@@ -534,38 +180,3 @@ def time_text(entry: TunedProblem) -> str:
         parts.append(f"{ratio} times as fast as {entry.race.vendor_name}")
     parts += [f"noise: {'; '.join(entry.race.noise)}"] if entry.race.noise else []
     return f"{problem}: {', '.join(parts)}"
-
-
-def _rows(group: Group) -> list[LookupRow]:
-    return [*group.exact.values(), *group.near.values()]
-
-
-def _answering(row: LookupRow) -> list[Plan]:
-    """Return a row's first plan and its deterministic plans; all others are for other layouts."""
-    return [row.plans[0], *(plan for plan in row.plans[1:] if plan.deterministic)]
-
-
-def _index(known: list[str], text: str) -> int:
-    if text not in known:
-        known.append(text)
-    return known.index(text)
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return ", ".join(parts)
-
-
-def _extent(sizes: Triple) -> str:
-    return f"{{{_joined(map(str, sizes))}}}"
-
-
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _long(value: int) -> str:
-    return str(value) if value in INT else f"{value}LL"
-
-
-def _fraction(value: float | None) -> str:
-    return "-1" if value is None else repr(float(value))

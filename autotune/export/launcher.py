@@ -23,9 +23,10 @@ from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
 from autotune.errors import UsageError
 from autotune.export.cpp import comment, filled, identifier
-from autotune.export.header import Writer, header_of, origin, time_text
+from autotune.export.header import header_of, origin, time_text
 from autotune.export.sequence import CppSequence
 from autotune.export.signature import Signature, c_type, member
+from autotune.export.writer import Writer
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Kernel
