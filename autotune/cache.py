@@ -29,7 +29,7 @@ _DEFAULT = "4G"
 _BINARIES_SHARE = 0.25
 #: A run may still use a data set whose last use is less old than this, in seconds.
 _IN_USE_S = 86400.0
-#: Most bytes of data sets in use.
+#: Maximum number of bytes of data sets in use.
 _MAX_BYTES = 48 << 30
 #: Largest share of the disk's free space for data sets in use.
 _MAX_SHARE = 0.5

@@ -304,7 +304,7 @@ def test_records_of_energy_are_kept_apart(ran, opencl_device, monkeypatch):
     code, out, err = ran("run", "--out", "reports-energy", "--budget", "2evals")
     assert (code, out) == (2, "")
     assert (
-        "is tuned for energy there, not for time" in err and "choose another folder (--out" in err
+        f"{file} is tuned for energy, not for time" in err and "choose another folder (--out" in err
     )
 
     assert known_entries(find_kernel("scale"), device) == []

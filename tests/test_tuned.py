@@ -231,7 +231,7 @@ def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
 
 def test_records_of_two_objectives_do_not_merge() -> None:
     old, new = record([entry(problem(8, 8))]), record([entry(problem(9, 9))], objective="energy")
-    with pytest.raises(UsageError, match="is tuned for time there, not for energy"):
+    with pytest.raises(UsageError, match="is tuned for time, not for energy"):
         merge(old, new)
 
 
@@ -268,7 +268,7 @@ def test_a_run_is_merged_into_all_records_of_its_objective(folders: Any) -> None
 
 @pytest.mark.parametrize("where", ["out", "other"])
 def test_a_run_for_another_objective_is_refused_before_it_begins(folders: Any, where: str) -> None:
-    with pytest.raises(UsageError, match="is tuned for energy there, not for time"):
+    with pytest.raises(UsageError, match=r"scale\.json is tuned for energy, not for time"):
         folders("time", **{where: "energy"})
 
 

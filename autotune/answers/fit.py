@@ -25,9 +25,9 @@ from autotune.values import Configuration, Problem, by_category, category_of
 
 #: Fewest measured sizes of a category for a fit; with fewer sizes the nearest row answers.
 MIN_SIZES = 3
-#: Most configurations that answer in a category.
+#: Maximum number of configurations that answer in a category.
 MAX_CONFIGURATIONS = 32
-#: Most configurations that answer in all categories together.
+#: Maximum number of configurations that answer in all categories together.
 MAX_IN_ALL = 288
 #: Largest slowdown, as a share, to accept for a deterministic configuration.
 DETERMINISM = 0.02

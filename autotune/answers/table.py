@@ -23,7 +23,7 @@ from autotune.kernel.expression import MAX_INTEGER, Json, value_of
 COMMON_SHARED_BYTES = 48 * 1024
 #: Features of a cost in addition to those of the problem; see `fillings`.
 OWN_FEATURES = 4
-#: Most levels of a tree.
+#: Maximum number of levels of a tree.
 MAX_LEVELS = 6
 #: A portfolio is far wider than another if it is wider by more than this factor.
 FAR_MORE = 1.5

@@ -19,9 +19,9 @@ from autotune.answers.table import Tree
 Array: TypeAlias = np.ndarray[Any, Any]
 Splits: TypeAlias = tuple[tuple[int, int], ...]
 
-#: Most trees of a configuration.
+#: Maximum number of trees of a configuration.
 TREES = 8
-#: Most levels of a tree.
+#: Maximum number of levels of a tree.
 LEVELS = 4
 #: Share of an error that a tree corrects (learning rate).
 RATE = 0.4
@@ -29,7 +29,7 @@ RATE = 0.4
 INDIFFERENCE = 4.0
 #: Fewest times for trees. With fewer times trees do not improve answers, but lengthen records and headers.
 MIN_TIMES = 12
-#: Most thresholds of a feature that a fit tries.
+#: Maximum number of thresholds of a feature that a fit tries.
 THRESHOLDS = 40
 #: Smallest and largest factor of a tree.
 _FACTORS = (0.25, 4.0)

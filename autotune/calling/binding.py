@@ -17,7 +17,7 @@ from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
-#: Most kernels that pass a call on in a row; more is a circle.
+#: Maximum number of kernels that pass a call on in a row; more is a circle.
 _MAX_KERNELS = 4
 
 

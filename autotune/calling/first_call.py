@@ -24,7 +24,7 @@ OFF, BACKGROUND = "off", "background"
 MODES = (FIRST_CALL, BACKGROUND, OFF)
 #: Environment variable with the default mode of tuning on first call.
 VARIABLE = "AUTOTUNE_TUNE"
-#: Most settled problems that a process remembers.
+#: Maximum number of settled problems that a process remembers.
 _MAX_SETTLED = 4096
 #: Longest wait for a tuning thread at the end of the process, in seconds.
 _MAX_WAIT_S = 5.0
@@ -163,7 +163,7 @@ def in_turn(
         if key in _running:
             return False
         _running.add(key)
-    # A call that waits for its own size also waits for the size of another thread.
+    # Unless in the background, wait until the size that another thread tunes is done.
     if not _turn.acquire(blocking=not in_background):
         _running.discard(key)
         return False
@@ -218,7 +218,7 @@ def _finish() -> None:
 
 # ---------------------------------------------------------------------- prepared calls
 
-#: Most prepared calls in a cache, one for each size and layout of the arrays.
+#: Maximum number of prepared calls in a cache, one for each size and layout of the arrays.
 MAX_CALLS = 1024
 
 
@@ -228,7 +228,7 @@ class CallCache:
     Attributes
     ----------
     settled : dict
-        Calls that stay. Every call reads it, without a lock.
+        Prepared calls that are final; looked up without a lock.
     making : RLock
         Held while one thread prepares a call.
     """

@@ -53,11 +53,11 @@ from autotune.values import Configuration
 
 T = TypeVar("T")
 
-#: Most configurations to try, including the default.
+#: Maximum number of configurations to try, including the default.
 MAX_CONFIGURATIONS = 8
 #: Longest wait for binaries, in seconds.
 COMPILE_S = 3.0
-#: Most samples of a configuration. A round takes one sample of each configuration.
+#: Maximum number of samples of a configuration. A round takes one sample of each configuration.
 ROUNDS = 5
 #: Factor of the error bound for data of both signs: partial sums of data of one sign are larger. A product
 #: over k = 8192 that lacks one term differs by three times the resulting bound.

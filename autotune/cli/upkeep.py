@@ -83,7 +83,7 @@ def retune_options(
     "--all",
     "missing",
     is_flag=True,
-    help="Tune all problem sizes without a current entry in OUT, with full effort; without KERNEL, of all "
+    help="With full effort, tune every problem size that has no current entry in OUT; without KERNEL, of all "
     "bundled kernels. The sizes share --max-hours (default 1).",
 )
 @click.option(
@@ -119,7 +119,8 @@ def retune_options(
     type=EFFORT_NAMES,
     default="quick",
     show_default=True,
-    help="Problems to tune, and time per problem; entries of full effort are tuned with full effort.",
+    help="Problems to tune, and time per problem; entries recorded with full effort are always retuned with "
+    "full effort.",
 )
 @click.option(
     "--budget",

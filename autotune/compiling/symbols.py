@@ -20,7 +20,7 @@ from autotune.values import Configuration, Problem
 
 #: Name among the scalars of `compiled_in` for every number that a launch computes.
 COMPUTED = ""
-#: Most problems whose arguments are cached; all configurations need them.
+#: Maximum number of problems whose arguments are cached; all configurations need them.
 _CACHED_PROBLEMS = 256
 
 

@@ -21,10 +21,10 @@ from autotune.data.reference import reevaluated
 from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 
-#: Most elements of all arrays of a problem for the detection of maps. It takes eleven more evaluations,
+#: Maximum number of elements of all arrays of a problem for the detection of maps. It takes eleven more evaluations,
 #: and small sizes give the same answer as large sizes.
 _MAX_MAP_ELEMENTS = 1 << 20
-#: Most elements in concurrent evaluations. Each element takes several numbers of 64 bits.
+#: Maximum number of elements in concurrent evaluations. Each element takes several numbers of 64 bits.
 _MAX_ELEMENTS_AT_ONCE = 1 << 27
 
 

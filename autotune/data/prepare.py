@@ -79,8 +79,9 @@ def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) ->
     """Return the exact data set that shows whether each output is computed without rounding.
 
     The probe of random data belongs to the same problem. The probe of exact data belongs to the smallest
-    declared problem with at least `_MIN_PROBE_SIZE` elements, because a mean of 64 integers is exact by
-    chance. Return None if the data set is its own probe, if a tolerance is declared, or without a reference.
+    declared problem with at least `_MIN_PROBE_SIZE` elements, because smaller problems can be exact although
+    the kernel rounds: dividing by 64, for a mean, is exact. Return None if the data set is its own probe, if a
+    tolerance is declared, or without a reference.
     """
     if "reference" not in kernel.hooks:
         return None
@@ -172,7 +173,7 @@ def _set_bounds(
     errors = dict[str, float]()
     if exact and (not probe if is_exact else declared is None):
         errors = evaluations.errors_in_single()
-    if is_exact:  # the type may hold a difference of sums, but not the sums
+    if is_exact:  # an exact output may be the difference of two sums that its type cannot hold
         exact = [name for name in exact if not errors.get(name)]
     others = [name for name in is_held if name not in exact]
     if declared is not None:

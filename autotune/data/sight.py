@@ -30,7 +30,7 @@ _FILE = "unseen.msgpack"
 #: Elements of an input among which the element of median size is changed: an element near 0 may be missing
 #: unnoticed. A problem whose inputs have fewer elements is too small to prove anything.
 _BLOCK = 16
-#: Most elements to change, one after the other, until one has an effect in a data set.
+#: Maximum number of elements to change, one after the other, until one has an effect in a data set.
 _MAX_STEPS = 8
 #: Seconds after which no further change is tried.
 _MAX_SECONDS = 3.0

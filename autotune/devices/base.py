@@ -24,7 +24,7 @@ GUARD_BYTES = 1 << 20
 GUARD_VALUE = 0x7E
 #: Length of a batch of hot calls.
 _BATCH_MS = 0.1
-#: Most calls of a batch.
+#: Maximum number of calls of a batch.
 _MAX_BATCH_CALLS = 32
 
 

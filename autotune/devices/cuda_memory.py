@@ -15,7 +15,7 @@ from autotune.devices.base import GUARD_BYTES
 LARGE_UPLOAD_BYTES = 32 << 20
 #: Size of a piece. Larger pieces were not faster on 16 cores.
 _PIECE_BYTES = 16 << 20
-#: Most pieces in flight at once. More were not faster on 16 cores.
+#: Maximum number of pieces in flight at once. More were not faster on 16 cores.
 _MAX_THREADS = 8
 
 

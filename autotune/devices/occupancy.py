@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from autotune.devices.device import Device
 
-#: Most blocks of a multiprocessor by compute capability.
+#: Maximum number of blocks of a multiprocessor by compute capability.
 _MAX_BLOCKS = {75: 16, 80: 32, 86: 16, 87: 16, 89: 24, 90: 32, 100: 32, 103: 32, 120: 24, 121: 24}
 #: Parts of a multiprocessor, each with its own registers and scheduler.
 PARTS = 4

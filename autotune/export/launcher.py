@@ -46,7 +46,8 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
     known = [record for record in records if record.device.backend == "cuda"]
     if not known:
         raise UsageError(
-            f"{records[0].kernel}: no record of a CUDA device; tune it on one, or name others by --from"
+            f"{records[0].kernel}: no record of a CUDA device; tune it on one, or give another folder of "
+            "records with --from"
         )
     kernel = find_kernel(known[0].kernel)
     writer = Writer(known)
@@ -78,8 +79,8 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
 def _variants(kernel: Kernel, signature: Signature) -> list[dict[str, int]]:
     """Return the integer scalars that a language may compile in, for each binary of a configuration.
 
-    The first binary is for problems whose fields are all multiples of 16, the second for all others. Both
-    treat numbers that a launch computes as unknown: they may be multiples of 16 in the declared problems only.
+    The first binary is for problems whose fields are all multiples of 16, the second for all others. In
+    both, numbers computed by a launch count as unknown: they may be multiples of 16 in the declared problems only.
     """
     if kernel.language is None:
         return [{}]
@@ -161,8 +162,8 @@ class _Exported:
         }
         if len(sequences) > 1:
             raise UsageError(
-                f"{kernel.name}: its launch depends on more than sizes, which a launcher cannot tell "
-                "apart; declare a kernel for each"
+                f"{kernel.name}: its launch differs between problems by more than sizes (such as dtype), and "
+                "a launcher cannot tell these apart; declare one kernel for each such value"
             )
         (sequence,) = sequences
         if binary:

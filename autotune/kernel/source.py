@@ -113,7 +113,7 @@ def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
 
 
 def _one_by_one(kernel: Kernel, default: Configuration) -> Iterator[Configuration]:
-    """Yield a configuration for each value of each parameter of a default's source."""
+    """Yield a configuration for each value of each parameter of the source that ``default`` belongs to."""
     named = {name: value for name, value in default.items() if name == SOURCE}
     for name, values in kernel.source_of(default).parameters.items():
         for value in values:
@@ -137,7 +137,7 @@ def source_fingerprint(kernel: Kernel) -> str:
 
 
 def arguments_fingerprint(kernel: Kernel, problem: Problem) -> str:
-    """Return the fingerprint of a kernel's functions that records store with a problem."""
+    """Return the fingerprint of a kernel's functions; a record keeps it with each problem."""
     return text_fingerprint(own_fingerprint(kernel.of_problem(problem)))
 
 
@@ -159,7 +159,8 @@ def own_fingerprint(kernel: Kernel) -> str:
     """Return the fingerprint of a kernel's functions.
 
     For a space file it is the `spec_fingerprint` at the first call, because users may edit the file during
-    a run. For a notebook it is computed at each call, because values change. A snapshot keeps its own.
+    a run. For a notebook it is computed at each call, because values change. A kernel restored from
+    `kernel.snapshot` keeps the fingerprint it was saved with.
     """
     if not kernel.fingerprint and is_of_file(kernel):
         assert kernel.file is not None

@@ -25,7 +25,7 @@ from autotune.measure.process import ENDED, Actor, ActorDied, ActorTimeout, Chil
 
 #: A compile that takes longer is given up.
 COMPILE_TIMEOUT_S = 60.0
-#: Most suggested jobs that wait, and most finished jobs in memory.
+#: Maximum number of suggested jobs that wait, and of finished jobs in memory.
 MAX_SUGGESTED = 256
 #: Niceness of compilers. The processes that measure and decide wake up often and briefly. At the same
 #: niceness they would sometimes wait a tick of the scheduler (4 ms) for a core.

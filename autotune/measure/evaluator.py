@@ -34,7 +34,7 @@ from autotune.values import Configuration
 
 #: Configurations that a GPU has at a time: one is measured, the next is prepared.
 PER_DEVICE = 2
-#: Most configurations in flight to a device of another machine.
+#: Maximum number of configurations in flight to a device of another machine.
 _MAX_IN_FLIGHT = 8
 #: Configurations that a CPU compiles before it measures them.
 _CPU_BATCH = 16
@@ -44,7 +44,7 @@ _STATUS_OF_FAILURE = {
     CompileFailure.RESOURCES: Status.PRUNED,
     CompileFailure.TIMED_OUT: Status.TIMED_OUT,
 }
-#: Most configurations whose compile job is cached.
+#: Maximum number of configurations whose compile job is cached.
 _CACHED_JOBS = 1024
 #: Seconds after which the main thread gives way to the thread with the next task of a device.
 _SWITCH_S = 0.0002

@@ -17,7 +17,7 @@ from autotune.measure.sanitize import Trial, launched_under
 
 #: Longest time of one process: ncu repeats a launch about ten times, and restores memory in between.
 TIMEOUT_S = 300.0
-#: Most processes for the same configurations. After each, the metrics that the device lacks are left out.
+#: Maximum number of processes for the same configurations. After each, the metrics that the device lacks are left out.
 _MAX_TRIES = 4
 #: Name in ncu's message of the error that the user may not read counters.
 _PERMISSION = "ERR_NVGPUCTRPERM"

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 #: Fewest sets of buffers that calls use in turn.
 _MIN_SETS = 2
-#: Most of these sets.
+#: Maximum number of these sets.
 MAX_SETS = 8
 #: Largest share of the device's memory for all sets; if they need more, there is only one set.
 _MEMORY_SHARE = 0.4

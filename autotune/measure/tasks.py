@@ -45,13 +45,13 @@ from autotune.measure.timing import (
 from autotune.measure.worker_state import Job, current, least_power_w, read_clocks, unthrottled
 from autotune.values import Configuration
 
-#: Most rounds of concurrent launches; outputs are compared after each round.
+#: Maximum number of rounds of concurrent launches; outputs are compared after each round.
 _MAX_ROUNDS = 12
 #: Fewest of these rounds.
 _MIN_ROUNDS = 3
 #: Seconds after which no further round begins.
 _ROUNDS_S = 0.01
-#: Most launches of each side in a round.
+#: Maximum number of launches of each side in a round.
 _MAX_LAUNCHES = 16
 #: Fewest of these launches.
 _MIN_LAUNCHES = 4

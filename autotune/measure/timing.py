@@ -24,7 +24,7 @@ _EARLY_CHECKS = (1, 2, 3, 5)
 SEARCH_S = 0.3
 #: The same in finals.
 FINALS_S = 0.4
-#: Load before a window: clocks settle, and the counter lags by at most one of its steps.
+#: Seconds of load before a window, until clocks settle and the counter is at most one step behind.
 WARM_UP_S = 0.15
 #: Fewest updates of the counter in a window, including those at its ends.
 _MIN_UPDATES = 4
@@ -41,7 +41,7 @@ class Caches(StrEnum):
     COLD = "cold"
     #: The data of the call before.
     HOT = "hot"
-    #: By turns other data that were read, and the data of the call before; the geometric mean decides.
+    #: Alternately other data, only read (clean), and hot; the geometric mean of the two decides.
     MIXED = "mixed"
 
 
@@ -95,14 +95,14 @@ class StoppingRule:
     #: Fewest samples of a configuration that is not stopped early. One more sample is taken first and
     #: discarded, because the first launch of a binary pays for loading it.
     min_samples: int = 7
-    #: Most samples.
+    #: Maximum number of samples.
     max_samples: int = 21
     #: Sampling ends if the 95 % interval of the median is narrower than this share of the median.
     precision: float = 0.01
     #: Seconds of the host after which no further sample begins, once there are ``min_samples``.
     max_seconds: float = 1.0
-    #: Probability that one comparison stops a configuration that is as fast as the best, without
-    #: the margin of `bar_ms`. With 0 no configuration is stopped early.
+    #: Probability, before the margin of `bar_ms` is added, that one comparison stops a configuration as
+    #: fast as the best. With 0 no configuration is stopped early.
     false_stop: float = 0.05
     #: A longer first sample is kept, because loading is a small part of it.
     longest_discarded_ms: float = math.inf
@@ -270,8 +270,8 @@ def measure_energy(executor: Executor, timer: Timer, seconds: float) -> Energy:
 def energy_of(readings: Sequence[Reading]) -> Energy:
     """Return the energy of one call from the readings of a window.
 
-    The counter moves in steps of some tens of milliseconds, and calls also end in steps. Between the first
-    and the last step of each, the amount is as exact as the times of the readings.
+    The counter moves in steps of some tens of milliseconds, and calls also end in steps. From the first
+    to the last step, an amount is known exactly, so a rate is as exact as the two times.
     """
     power_w = _per_second(readings, "taken_mj") / 1e3
     steps = _steps(readings, "calls")

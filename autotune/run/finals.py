@@ -29,8 +29,8 @@ from autotune.values import Configuration, Problem, Value, size_of
 _MAX_RACE_SECONDS = 60.0
 #: Minimum time of a problem's race.
 _MIN_RACE_SECONDS = 2.0
-#: Maximum time of a race on a device with unsteady times, as a share of an effort's time per problem. More
-#: rounds would take longer than the search and improve little.
+#: Longest race on any backend but CUDA, as a share of the effort's time per problem. Times vary more there;
+#: more rounds would take longer than the search and improve little.
 _UNSTEADY_SHARE = 1 / 20
 #: Number of finalists that are verified even if no time is left.
 _MIN_FINALISTS = 3
@@ -59,7 +59,7 @@ class Finals:
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
 
     def expect(self, problem: Problem, measured: Sequence[Measurement]) -> None:
-        """Let compilers begin with binaries for other layouts, which the next finals need."""
+        """Let compilers start on the binaries for other layouts that the next finals need."""
         kernel, device = self.bench.kernel, self.bench.device
         edges = {kernel.static_of(edge): edge for edge in kernel.edges_like(problem, device)}
         edges.pop(kernel.static_of(problem), None)
@@ -189,7 +189,7 @@ class Finals:
                 else:
                     wrong.append(found)
             correct = passed
-        self.bench.compilers.drop()  # compiles for finalists that were not verified
+        self.bench.compilers.drop()  # compilations queued for finalists that were not verified
         correct, wrong_at_sizes = sizes.verified(correct)
         wrong += wrong_at_sizes
         safe, unsafe = self._sanitized(problem, correct) if self.sanitizer else (correct, [])
@@ -244,7 +244,7 @@ class Finals:
     ) -> tuple[list[Contender], list[Measurement]]:
         """Return finalists without a finding of compute-sanitizer, and rows of the other finalists.
 
-        Problems of the run share findings if their small problems are the same.
+        Problems with the same static fields share findings.
         """
         static = self.bench.kernel.static_of(problem)
         configurations = [finalist.configuration for finalist in finalists]

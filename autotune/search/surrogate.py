@@ -32,7 +32,7 @@ Vector: TypeAlias = NDArray[np.float64]
 
 #: Positive values that span this factor are compared by their logarithm.
 _LOG_SPAN = 4
-#: If its correlation with the value is higher, the power of two in a value is not a feature.
+#: The power of two in a value is not a feature if it correlates with the value by more than this.
 _MAX_CORRELATION = 0.99
 #: Parameters with more values have no indicators: each value would need a column, and two configurations
 #: seldom share a value.

@@ -1,5 +1,7 @@
 """`Store`: runs, attempts and measurements in the store; `Appender`: a thread that adds measurements.
 
+An attempt marks a configuration being tried, so that one that kills the process is known later.
+
 Every method is one transaction: its effect is complete and outlives the process, or it fails and has no
 effect.
 """
@@ -93,7 +95,7 @@ class Store(Database):
         self.add_many(run_id, scope, (), configurations)
 
     def interrupted_attempts(self, scope: Scope) -> dict[Configuration, int]:
-        """Count the attempts of each configuration that dead runs left open, since its last row.
+        """Count, for each configuration, the attempts that dead runs left open since its newest row.
 
         A run is dead if its process was killed, crashed, or ended with its machine. A process that is not
         visible from here, in another container or on another machine, counts as dead.
@@ -122,7 +124,7 @@ class Store(Database):
     ) -> None:
         """Append rows, close the attempts of their configurations, and open attempts of ``tried``.
 
-        A measurement may come from another device of the same model than the scope. Its row then belongs
+        A measurement may come from a device other than the scope's, of the same model. Its row then belongs
         to that device; its attempt, opened before a device was free, belongs to the scope's device.
         """
         created, listed = now(), list(added)

@@ -21,7 +21,7 @@ from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
 from autotune.triton.calls import ConfiguredLaunch, PassedArray, RecordedCall
 from autotune.values import Configuration, Problem, Value
 
-#: Most elements of all arrays together of a call that the interpreter runs.
+#: Maximum number of elements of all arrays together of a call that the interpreter runs.
 _MAX_INTERPRETED = 1 << 24
 #: The remedy of messages about recorded calls.
 RECORD_AGAIN = "record the calls again: run the program with AUTOTUNE_RECORD_SIZES=1"

@@ -19,7 +19,7 @@ from autotune.values import Configuration
 
 #: Options of `triton.Config` and their defaults.
 OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
-#: Most combinations of parameter values.
+#: Maximum number of combinations of parameter values.
 _MAX_CONFIGURATIONS = 20_000
 #: Arguments of `triton.autotune` that control measuring, or restore arrays after measuring.
 _IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "post_hook"}

@@ -14,7 +14,7 @@ from autotune.errors import RecordError
 from autotune.files import write_atomically
 from autotune.tuned.record import RecordedDevice, Text
 
-#: Most bytes of a file: hundreds of times the size of the largest.
+#: Maximum number of bytes of a file: hundreds of times the size of the largest.
 _MAX_BYTES = 1 << 22
 #: Name of a metric of Nsight Compute.
 Metric = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.]{1,160}\Z")]

@@ -12,7 +12,7 @@ from autotune.tuned.merged import LookupTable
 from autotune.tuned.reading import RecordFile, warn
 from autotune.tuned.record import TunedProblem, TunedRecord, key_of, moment
 
-#: Most entries of first calls in a record; a new entry removes the oldest.
+#: Maximum number of entries of first calls in a record; a new entry removes the oldest.
 MAX_FIRST_CALLS = 4096
 
 

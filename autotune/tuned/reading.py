@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-#: Most bytes of a record: a hundred times the largest shipped record. Reading takes half a second.
+#: Maximum number of bytes of a record: a hundred times the largest shipped record. Reading takes half a second.
 MAX_BYTES = 32 << 20
 #: Deepest nesting of operations in a stored expression; it bounds the recursion of functions that walk it.
 MAX_DEPTH = 64

@@ -56,8 +56,8 @@ def by_rule(
 ) -> tuple[Literal["kept", "replaced"], str]:
     """Choose the new entry, unless the old entry has the same source and arguments and is better.
 
-    It is better if it had more effort, or if it is clearly faster. The speed does not count if the new final
-    race settled it: the old winner was in that race, or gave wrong results.
+    It is better if it had more effort, or if it is clearly faster. Speed is ignored if the new run
+    already compared the two: the old winner was in its final race, or gave wrong results.
     """
     if old.origin.source != new.origin.source:
         return "replaced", "the source changed since"
@@ -182,7 +182,7 @@ def mergeable(
             if not path.exists() or not (old := read(path)).is_tuned:
                 continue
             if old.objective != objective:
-                raise _other_objective(old, objective)
+                raise _other_objective(str(path), old, objective)
             yield old
             if warning := other_kernel(kernel, str(path), old.fields, old.parameters):
                 warn(warning)
@@ -211,10 +211,10 @@ def other_kernel(
     )
 
 
-def _other_objective(old: TunedRecord, objective: str) -> UsageError:
+def _other_objective(where: str, old: TunedRecord, objective: str) -> UsageError:
     return UsageError(
-        f"{old.kernel} on {old.device.name} is tuned for {old.objective} there, not for {objective}; a "
-        "folder of records has one objective; choose another folder (--out, or out= of tune)"
+        f"{where} is tuned for {old.objective}, not for {objective}; a folder of records "
+        "has one objective; choose another folder (--out, or out= of tune)"
     )
 
 
@@ -234,7 +234,8 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
             f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
         )
     if old and old.objective != new.objective:
-        raise _other_objective(old, new.objective)
+        where = f"the record of {old.kernel} on {old.device.name}"
+        raise _other_objective(where, old, new.objective)
     if old is None or old.shape != new.shape:
         same = RESHAPED if old and old.is_tuned else NEW
         return MergeResult(
@@ -307,7 +308,7 @@ _CONTAINERS = (dict, list, tuple)
 
 
 def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
-    """Return JSON with one line per field of an entry, row of a table and cost, for readable diffs."""
+    """Return JSON with one line per entry field, per table row and per fitted cost, for readable diffs."""
     if depth == deepest or not isinstance(value, _CONTAINERS):
         return json.dumps(value, allow_nan=False)
     if isinstance(value, dict):
