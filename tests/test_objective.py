@@ -129,7 +129,7 @@ def test_metrics_of_what_is_known_are_kept(kernel):
     ("metric", "message"),
     [
         ("@scale.metric\ndef m(time): ...", "unknown argument 'time'; did you mean 'time_ms'"),
-        ("@scale.metric\ndef energy(time_ms): ...", "'energy' exists already"),
+        ("@scale.metric\ndef energy(time_ms): ...", "metric 'energy' is an objective"),
     ],
 )
 def test_a_metric_is_checked_when_it_is_declared(tmp_path, metric, message):
