@@ -108,7 +108,7 @@ def is_listed(kernel: str, size: Mapping[str, int | str]) -> bool:
 
 
 def is_current(row: Row) -> bool:
-    """Whether a row was measured in all states; older rows compare with one vendor call, cold."""
+    """True if a row was measured in all states; older rows compare with one vendor call, cold."""
     return "ratio_hot" in row
 
 

@@ -91,7 +91,7 @@ def test_candidates_are_portfolios_winners_and_ties() -> None:
 
 
 def test_a_later_configuration_is_chosen_until_a_fit_has_it() -> None:
-    """In addition to those that a fit promises; here it is the slowest by far."""
+    """In addition to the configurations that a fit prefers; here it is the slowest by far."""
     kernel, record = find_kernel("sgemm"), read(H200 / "sgemm.json")
     device = record.device.planned_for()
     every = [c for c in candidates_of([record], kernel, device) if c["SOURCE"] == "cuda"][:30]

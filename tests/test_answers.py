@@ -114,7 +114,7 @@ def costs_of(known: TunedRecord) -> tuple[Cost, ...]:
 
 @pytest.fixture
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Lookup among given records, of which no others are known."""
+    """Lookup among given records alone."""
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 

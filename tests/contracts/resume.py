@@ -92,7 +92,7 @@ def _kill_at(home, device, event, seconds):
 
 
 def kill_and_finish(home, device, kills=20, every=1):
-    """Kill a run of every configuration at so many moments, or at every few of them; then let it finish."""
+    """Kill a run of every configuration at the given number of moments; then let it finish."""
     for event, seconds in _moments(kills)[::every]:
         before = rows(home)
         _kill_at(home, device, event, seconds)
