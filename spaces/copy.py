@@ -6,7 +6,7 @@ Its rate is the limit of kernels that are bound by memory.
 from dataclasses import replace
 
 import numpy as np
-from _device import both_cache_hints_need_cuda
+from _device import both_cache_hints_need_cuda, cache_hints_need_cuda
 
 from autotune import (
     Fill,
@@ -98,6 +98,7 @@ copy = Kernel(
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
 )
 
+copy.constraint(cache_hints_need_cuda)
 copy.constraint(both_cache_hints_need_cuda)
 
 

@@ -1,7 +1,7 @@
 """transpose: the transpose (n x m) of a float32 matrix (m x n), by kernels/transpose.cu."""
 
 import numpy as np
-from _device import both_cache_hints_need_cuda
+from _device import both_cache_hints_need_cuda, cache_hints_need_cuda
 
 from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work, ceil_div
 
@@ -106,6 +106,7 @@ transpose = Kernel(
     static=("view",),
 )
 
+transpose.constraint(cache_hints_need_cuda)
 transpose.constraint(both_cache_hints_need_cuda)
 
 

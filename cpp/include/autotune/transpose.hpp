@@ -264,7 +264,7 @@ struct plan {
 
 inline constexpr plan plans[] = {
     {ALG_value::shared,8,4,64,64,128,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::plain,STORE_value::plain,1,0,{128, 1, 1},16384,false,true,0,-1,1023ULL,true},
-    {ALG_value::shared,8,4,64,32,64,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::bypass,STORE_value::stream,1,0,{64, 1, 1},8192,false,true,1,-1,1023ULL,true},
+    {ALG_value::shared,8,4,64,32,64,4,LAYOUT_value::xor_,ORDER_value::row,4,LOAD_value::bypass,STORE_value::stream,1,0,{64, 1, 1},8192,false,true,1,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,128,256,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,2,{256, 1, 1},76928,false,true,2,-1,1023ULL,true},
     {ALG_value::shared,8,4,64,64,64,2,LAYOUT_value::padded,ORDER_value::group_,4,LOAD_value::plain,STORE_value::stream,4,0,{64, 1, 1},16896,false,true,0,-1,1022ULL,true},
     {ALG_value::shared,8,4,64,64,256,4,LAYOUT_value::xor_,ORDER_value::column,4,LOAD_value::plain,STORE_value::plain,1,3,{256, 1, 1},57472,false,true,0,-1,1023ULL,true},
