@@ -72,7 +72,7 @@ def test_the_header_that_ships_is_of_all_records(kernel: str) -> None:
 
 
 def test_every_kernel_that_c_plus_plus_calls_has_a_header() -> None:
-    """None of those in Triton, of which `export cuda` makes binaries, nor the kernels that teach."""
+    """Kernels in Triton have none: `export cuda` writes binaries. Kernels that teach have none either."""
     names = {file.stem for file in (ROOT / "reports").glob("NVIDIA_*/*.json")}
     sources = {file.stem for file in (ROOT / "kernels").glob("*.cu")}
     assert sorted(names & sources) == KERNELS

@@ -61,7 +61,7 @@ def child(children):
 
 
 def alive(process):
-    """Whether a thread of a process runs. Until all have ended its pipe is open, though its leader is a zombie."""
+    """True while a thread of the process runs: its pipe stays open, even if its leader is a zombie."""
     with suppress(OSError):
         tasks = Path(f"/proc/{process}/task").glob("*/stat")
         return any(task.read_text().rpartition(")")[2].split()[0] not in "ZX" for task in tasks)

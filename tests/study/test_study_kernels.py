@@ -72,7 +72,7 @@ def test_the_default_compiles_for_gpus(name: str) -> None:
 def test_a_way_of_its_own_is_right_at_odd_sizes(
     name: str, chosen: dict[str, Value], opencl_device: str
 ) -> None:
-    """Interval and median of few samples."""
+    """Configurations that a small sample of the space may lack."""
     assert_right_at_odd_sizes(name, chosen, choose_device(opencl_device))
 
 
