@@ -1,5 +1,5 @@
 # make run     tune sgemm on the GPU, or on the CPU where there is none; results in reports/
-# make test    the tests; needs no GPU. test-fast: those without a process; test-full, test-study: what it leaves out
+# make test    the tests; needs no GPU. test-fast: those without a process; test-full, -study, -trust: what it leaves out
 # make docs    the documents as a site in build/docs, links checked
 # Each sets up $(VENV) first. `make run VENV=/path` uses that environment as it is.
 
@@ -17,7 +17,7 @@ RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
 DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-fast test-full test-study test-gpu test-sanitized headers study-notes docs lint format setup clean
+.PHONY: run test test-fast test-full test-study test-trust test-gpu test-sanitized headers study-notes docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -39,6 +39,10 @@ test-full: $(TEST_READY)
 # Kernels and notes of kernels/study, of which `make test` has a sample.
 test-study: $(TEST_READY)
 	$(PY) -m pytest -n auto -m "not gpu" tests/study
+
+# Which rules of verification a wrong or a right kernel needs, and other long tests of its verdicts.
+test-trust: $(TEST_READY)
+	$(PY) -m pytest -n auto -m "not gpu" tests/trust
 
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 7 -m gpu tests/gpu

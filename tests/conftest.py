@@ -127,13 +127,15 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Group tests by process, and deselect tests with ``--fast``.
+    """Group tests by process, mark those of tests/trust, and deselect tests with ``--fast``.
 
     Tests that time the OpenCL device run in one process, because two would disturb each other. Any other
     file that uses the device runs in one process too, which keeps its device processes. Tests without a
     group run last, because single tests balance the processes better than groups of minutes.
     """
     for item in items:
+        if item.path.parent.name == "trust":
+            item.add_marker("trust")
         fixtures = getattr(item, "fixturenames", ())
         if "opencl_device" in fixtures:
             item.add_marker("opencl")
