@@ -341,7 +341,7 @@ def test_tensors_that_look_alike_are_told_apart(device: str) -> None:
     z = torch.view_as_complex(normal(device, 4, 5, 2))
     b = normal(device, 5, 6)
     assert_close(linalg.matmul(z.imag, b), z.imag @ b)
-    with pytest.raises(UsageError, match="sgemm: a is a tensor that is sparse, conjugated or neg"):
+    with pytest.raises(UsageError, match="sgemm: a is a sparse, conjugated or negated tensor"):
         linalg.matmul(z.conj().imag, b)
     with pytest.raises(UsageError, match="sgemm: a is a tensor that is sparse"):
         linalg.matmul(b.T.to_sparse(), b)

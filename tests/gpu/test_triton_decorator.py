@@ -153,6 +153,6 @@ def test_calls_of_a_captured_graph_are_answered_untuned(add: Any) -> None:
 def test_unaligned_tensors_are_launched_by_triton(add: Any) -> None:
     x: Any = torch.ones(1001, device="cuda")[1:]
     out = torch.empty_like(x)
-    with pytest.warns(UserWarning, match="launched by Triton, untuned: x is"):
+    with pytest.warns(UserWarning, match="Triton launches it, untuned: x is"):
         add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0)
     assert bool((out == 4).all())
