@@ -93,6 +93,12 @@ TREES = {
         "a_h": "int wrong; */\n",
         "b_h": "#pragma once\n/* #if */ int b;\n",
     },
+    "neighbours that the source asks for": {
+        "k_cu": '#if __has_include("a.h") && !__has_include("no.h")\n#include "a.h"\n#endif\n'
+        '#if 0\nint no;\n#elif \\\n  __has_include ( "b.h" )\nint yes = __LINE__;\n#endif\n',
+        "a_h": '#if __has_include("b.h")\nint a = __LINE__;\n#endif\n',
+        "b_h": "int b;\n",
+    },
     "includes written otherwise": {
         "k_cu": '/* */ # /* */ include /* */ "a.h" // why\n#include \\\n"b.h"\nint k = __LINE__;\n',
         "a_h": "int a = __LINE__;\n",
@@ -205,7 +211,11 @@ WAYS = {
         "#define S(x) #x\n#define Q(x) S(x)\n#define H factor.h\n#include Q(H)",
         "include/factor.h",
     ),
-    "the working folder": ('#include "factor.h"', "factor.h"),
+    "the working folder, which OpenCL searches": ('#include "factor.h"', "factor.h"),
+    "a question": (
+        "#if __has_include(<factor.h>)\n#include <factor.h>\n#endif",
+        "include/factor.h",
+    ),
     "a false branch": ("#if 0\n#include <factor.h>\n#endif\n#define WIDTH 3", "include/factor.h"),
 }
 
@@ -284,14 +294,104 @@ def test_folders_are_read_from_options_however_they_are_written(options):
 
 @pytest.mark.parametrize(
     "options",
-    [["-include", "factor.h"], ["--pre-include=factor.h"], ["-DNAME=<factor.h>"]],
+    [
+        ["-include", "factor.h"],
+        ["--pre-include=factor.h"],
+        ["-DNAME=<factor.h>"],
+        ["-D", 'NAME="factor.h"'],
+        ["-O3 -DNAME=factor.h"],
+    ],
     ids=" ".join,
 )
 def test_a_header_that_an_option_names_is_read(project, options):
+    with_include(project, "#ifdef NAME\n#include NAME\n#endif")
     (project / "include" / "factor.h").write_text("#define WIDTH 3\n")
     path = search_path(["-Iinclude", *options])
     (header,) = flattened(project / "kernels" / "scale.cu", path).headers
     assert Path(header.path) == Path("include/factor.h")
+
+
+# ---------------------------------------------------------------- files that only have the name of a header
+
+#: A source, and the files among a.h, b.h, c.h, l and r of one folder of ``-I`` that a compiler may read for it.
+NAMED = {
+    "inline assembly": (
+        'int k(int *p) { asm("" :: "l"(p), "r"(1)); return 0; }\n#define L(p) asm("" :: "l"(p))\n',
+        "",
+    ),
+    "a macro of no include": ('#define A "a.h"\n#define L "l"\n#define H <b.h>\n#include H\n', "b"),
+    "macros by other files": ("#include <b.h>\n#include C\n", "bc"),
+    "a macro with a parameter": (
+        '#define S(x) #x\n#define Q(x) S(x)\n#define L(p) "l"(p)\n#include Q(a.h)\n',
+        "a",
+    ),
+    "comments": (
+        '// #include "a.h" \\\n#include "b.h"\n/*\n#include "a.h"\n*/\n#include /* "l" */ <c.h> // <r>\n',
+        "c",
+    ),
+    "literals": (
+        'const char *a = R"x(\n#include "a.h"\n/* )x";\n#include "b.h"\n'
+        'const char *c = "/*";\n#include <c.h>\nconst char *d = "*/ \\" ";\n',
+        "bc",
+    ),
+    "continued lines": ('#inc\\\nlude \\\n"a.\\\nh"\n#define C \\\n  <c.h>\n# include C\n', "ac"),
+    "a branch that is off": ('#if 0\n#include "a.h"\n#elif __has_include(<l>)\n#endif\n', "al"),
+    "questions": (
+        "#define R <r>\n#define HAS __has_include(<a.h>)\n#if __has_include(R) && HAS\n#endif\n",
+        "ar",
+    ),
+    "the next file of a name": ("#include_next <a.h>\n", "a"),
+    "a comparison": ('#if 1 <l > 2\n#elif defined L\n#endif\n#pragma l\n#line 1 "r"\n', ""),
+}
+
+
+@pytest.mark.parametrize(("source", "found"), NAMED.values(), ids=NAMED)
+def test_only_files_that_includes_name_are_read(tmp_path, monkeypatch, source, found):
+    """The preprocessor's own list has no other file."""
+    folder, empty = tmp_path / "include", tmp_path / "empty"
+    folder.mkdir()
+    empty.mkdir()
+    for name in ("a.h", "c.h", "l", "r"):
+        (folder / name).write_text("\n")
+    (folder / "b.h").write_text("#define C <c.h>\n")
+    monkeypatch.chdir(empty)
+    options = [f"-I{folder}", "-DX=l", "-DY=1", "-std=c++17"]
+    headers = flattened(write(tmp_path, k_cu=source), search_path(options)).headers
+    names = {Path(header.path).name for header in headers}
+    assert names == {f"{letter}.h" if letter in "abc" else letter for letter in found}
+    if which("cpp"):
+        command = ["cpp", "-M", "-w", *options, "-xc++", "-"]
+        listed = run(command, input=source, capture_output=True, text=True, check=True).stdout
+        assert names >= {Path(file).name for file in re.findall(rf"{folder}/\S+", listed)}
+
+
+def test_nothing_in_the_working_folder_is_taken_for_a_header(project, monkeypatch):
+    """No file is even opened: one that another user may write would be refused."""
+    with_include(project, '#define ADD asm("" :: "l"(0), "r"(1))\n#include <cuda_fp16.h>\n')
+    kernel = load_file(project / "spaces" / "scale.py")
+    kernel.backends = ("cuda",)
+    before = source_fingerprint(kernel)
+    for name in ("l", "r", "f", "n", "1", "cuda_fp16.h", "dialect.h"):
+        (project / name).write_text("anybody's")
+        (project / name).chmod(0o666)
+    assert source_fingerprint(kernel) == before
+    kernel.backends = ("cuda", "opencl")
+    with pytest.raises(SpecError, match=r"cuda_fp16\.h: all users may write it"):
+        source_fingerprint(kernel)
+
+
+def test_nvrtc_does_not_search_the_working_folder(project):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    (project / "factor.h").write_text('#error "found by chance"\n')
+    (project / "include" / "factor.h").write_text("#define WIDTH 3\n")
+    source, device = (
+        '#if __has_include("factor.h")\n#include "factor.h"\n#endif\n',
+        for_arch("sm_90"),
+    )
+    backend("cuda").compile(source, {}, ["-Iinclude"], device)
+    backend("cuda").compile(source, {}, (), device)
+    with pytest.raises(CompileError, match=r'kernel\.cu\(2\).*cannot open source file "factor\.h"'):
+        backend("cuda").compile('\n#include "factor.h"\n', {}, (), device)
 
 
 @pytest.mark.parametrize("place", ["kernels", "."])

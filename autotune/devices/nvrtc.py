@@ -33,6 +33,9 @@ _WITH_DATA = 4
 #: Kind of a function attribute in a cubin that describes one parameter (EIATTR_KPARAM_INFO).
 _PARAMETER = 0x17
 
+#: Name of each source. NVRTC would search the folder of the name, and the working folder is a matter of chance.
+_NAME = b"/nonexistent/kernel.cu"
+
 #: NVIDIA's Python package with compute-sanitizer.
 SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
 
@@ -104,7 +107,8 @@ def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) 
 def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: str) -> Compilation:
     """Run NVRTC; ``form`` is ``CUBIN`` or ``PTX``. CompileError has the log."""
     binding = nvrtc()
-    status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    text = f'#line 1 "kernel.cu"\n{source}'.encode()
+    status, program = binding.nvrtcCreateProgram(text, _NAME, 0, [], [])
     _check(status)
     try:
         for name in names:

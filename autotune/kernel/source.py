@@ -71,7 +71,7 @@ def source_of(
 
 def source_text(kernel: Kernel, configuration: Configuration, device: Device) -> SourceText:
     """Return the source of a configuration: the frozen text if there is one, else the file's."""
-    path = search_path(kernel.compiler_options(configuration, device))
+    path = _search_path(kernel, configuration, device)
     return _text_of(kernel, kernel.source_file(configuration), path)
 
 
@@ -103,13 +103,18 @@ def search_paths(kernel: Kernel) -> tuple[SearchPath, ...]:
     found = dict[SearchPath, None]()
     for default in map(kernel.default, kernel.sources):
         if not kernel.has_hook("options", default):
-            found[SearchPath()] = None
+            found[search_path((), "opencl" in kernel.backends)] = None
             continue
         count = len(devices) if kernel.takes_device("options", default) else 1
         for configuration, device in product(_one_by_one(kernel, default), devices[:count]):
             with suppress(SpecError):  # mostly because the configuration is not valid
-                found[search_path(kernel.compiler_options(configuration, device))] = None
+                found[_search_path(kernel, configuration, device)] = None
     return tuple(found) or (SearchPath(),)
+
+
+def _search_path(kernel: Kernel, configuration: Configuration, device: Device) -> SearchPath:
+    options = kernel.compiler_options(configuration, device)
+    return search_path(options, "opencl" in kernel.backends)
 
 
 def _one_by_one(kernel: Kernel, default: Configuration) -> Iterator[Configuration]:
