@@ -52,6 +52,13 @@ def _made(*parts: str, mode: int = 0o777) -> Path:
     return folder
 
 
+def content_fingerprint(data: bytes) -> str:
+    """Return the sha256 of the content of a text file; it is the same for all line ends."""
+    from hashlib import sha256
+
+    return sha256(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).hexdigest()
+
+
 def write_atomically(file: Path, data: bytes) -> None:
     """Write a file so that readers see either the old content or the whole new content."""
     import tempfile

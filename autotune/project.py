@@ -96,8 +96,7 @@ def project_of(folder: str | os.PathLike[str]) -> Project:
     home = os.path.realpath(folder)
     if home == os.path.realpath(bundled_path(STUDY)):
         return bundled_project()
-    if os.path.basename(home) == "spaces":
-        home = os.path.dirname(home)
+    home = _above_spaces(home)
     reports = os.path.join(home, "reports")
     if reports == os.path.realpath(bundled_path("reports")):
         return bundled_project()
@@ -106,6 +105,39 @@ def project_of(folder: str | os.PathLike[str]) -> Project:
         return Project.of_id(name)._replace(reports=reports)
     place = os.path.relpath(home, root)
     return Project(name, "" if place == os.curdir else place, reports)
+
+
+#: Prefix of the names of bundled files that a kernel of another project uses.
+_BUNDLED = "autotune:"
+
+
+def file_name(space: str, file: str) -> str:
+    """Return the name of a kernel's file in records: its path relative to the folder of the space file.
+
+    A bundled file of another project's kernel has a name of its own. Other files outside the project have no
+    name (""), because they may differ on each machine.
+    """
+    home, bundled = os.path.dirname(os.path.realpath(space)), bundled_path("kernels")
+    package, bundle = _package(home), os.path.dirname(os.path.realpath(bundled))
+    root = package[1] if package else _surrounding(_above_spaces(home))[1]
+    real = os.path.realpath(file)
+    if os.path.commonpath([root, real]) == root:
+        return os.path.relpath(real, home)
+    if os.path.commonpath([bundle, real]) == bundle:
+        return _BUNDLED + os.path.relpath(real, bundle)
+    return ""
+
+
+def file_named(space: str, name: str) -> str:
+    """Return the path of a file by its `file_name`."""
+    if name.startswith(_BUNDLED):
+        return os.path.join(bundled_path(""), name.removeprefix(_BUNDLED))
+    return os.path.join(os.path.dirname(os.path.realpath(space)), name)
+
+
+def _above_spaces(home: str) -> str:
+    """Return the folder above a folder ``spaces``; another folder unchanged."""
+    return os.path.dirname(home) if os.path.basename(home) == "spaces" else home
 
 
 def _package(home: str) -> tuple[str, str] | None:

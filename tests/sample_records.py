@@ -45,7 +45,7 @@ from autotune.tuned.writing import encode
 
 KERNEL = "demo_gemm"
 PARAMETERS: dict[str, tuple[Any, ...]] = {
-    "BM": (32, 64, 128),
+    "BM": tuple(range(32, 1025, 32)),
     "SWIZZLE": (False, True),
     "VARIANT": ("simt", "3xtf32", "auto"),
 }

@@ -17,7 +17,7 @@ from autotune.kernel.catalog import (
     load_file,
     space_folders,
 )
-from autotune.kernel.source import spec_fingerprint
+from autotune.kernel.space_text import spec_fingerprint
 from autotune.project import bundled_project
 
 

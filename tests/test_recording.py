@@ -8,6 +8,7 @@ from sample_spaces import write_space
 
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
+from autotune.kernel.definition import Definition
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.timing import Timing
@@ -32,7 +33,9 @@ def recorded(tmp_path):
         held = replace(race([entered(row, [1.0] * 9)]), **changes)
         result = ProblemResult(P, (row,), race=held, result=judge(held))
         request = Request(kernel, replace(device, uuid="GPU-first"), (P,))
-        made = record_of(RunResult(request, (result,), space, 1, "", "", limits=dict(limits)))
+        made = record_of(
+            RunResult(request, (result,), space, 1, Definition("", ""), "", limits=dict(limits))
+        )
         (found,) = made.problems
         assert found.origin.device_uuid == made.device.uuid
         return found

@@ -29,6 +29,7 @@ from autotune.devices.base import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.definition import Definition
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.counters import FIGURES
 from autotune.measure.measurement import Measurement, Status
@@ -165,7 +166,9 @@ def raced() -> RaceResult:
 def run(problems: Sequence[ProblemResult], searched: Space | None = None) -> RunResult:
     kernel = Kernel("sgemm.cu", **PARAMETERS)
     request = Request(kernel, for_arch("sm_90"), (SMALL,))
-    return RunResult(request, tuple(problems), searched or space(), 1, "ab" * 32, "nvrtc 13.4")
+    return RunResult(
+        request, tuple(problems), searched or space(), 1, Definition("ab" * 32, ""), "nvrtc 13.4"
+    )
 
 
 def full() -> ReportContent:

@@ -2,10 +2,12 @@
 
 import os
 import sys
+from inspect import signature
 
 import pytest
 from sample_spaces import SPACE, changed, write_space
 
+from autotune import Kernel, Source
 from autotune.compiling.job import compile_job
 from autotune.data.dataset import EXACT
 from autotune.data.prepare import prepare_dataset
@@ -17,9 +19,14 @@ from autotune.kernel.source import (
     Description,
     arguments_fingerprint,
     frozen_sources,
-    modules_fingerprint,
     own_fingerprint,
     source_fingerprint,
+)
+from autotune.kernel.space_text import (
+    DECIDING,
+    LISTS,
+    modules_fingerprint,
+    space_text,
     spec_fingerprint,
 )
 
@@ -107,10 +114,49 @@ def test_a_constraint_that_a_reference_calls_is_in_the_fingerprint(tmp_path):
     assert fingerprint(tmp_path, changed(space, edit)) != fingerprint(tmp_path, space)
 
 
-def test_a_call_that_cannot_be_identified_exempts_nothing(tmp_path):
-    file = write_space(tmp_path)
-    kernel = load_file(file)
-    assert spec_fingerprint(file) != spec_fingerprint(file, kernel.places)
+#: Other ways to name the class, and whether its lists stay out of the fingerprint.
+NAMES = {
+    "another name": (("Kernel,", "Kernel as K,"), ("Kernel(", "K("), True),
+    "the package": (
+        ("import numpy", "import autotune as at\nimport numpy"),
+        ("Kernel(", "at.Kernel("),
+        True,
+    ),
+    "a module": (
+        ("import numpy", "import autotune.kernel.spec\nimport numpy"),
+        ("Kernel(", "autotune.kernel.spec.Kernel("),
+        True,
+    ),
+    "a variable": (("FACTOR = 3", "FACTOR = 3\nmake = Kernel"), ("= Kernel(", "= make("), False),
+    "a function's argument": (
+        ("FACTOR = 3", "FACTOR = 3\n\n\ndef other(Kernel):\n    return Kernel(width=3)"),
+        ("FACTOR", "FACTOR"),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("before", "named", "is_known"), NAMES.values(), ids=NAMES)
+def test_only_calls_of_the_imported_class_have_lists(tmp_path, before, named, is_known):
+    """The file is not run, so a call of another name is not taken for a declaration."""
+    text = changed(SPACE, before).replace(*named)
+    other = changed(text, ("BLOCK=(32, 64)", "BLOCK=(32, 64, 128)"))
+    same = fingerprint(tmp_path, text) == fingerprint(tmp_path, other)
+    assert same is is_known
+
+
+def test_the_values_of_parameters_are_read_from_the_text(tmp_path):
+    known = space_text(write_space(tmp_path)).parameters
+    assert known == {"BLOCK": (32, 64)}
+    computed = space_text(write_space(tmp_path, ("(32, 64)", "[2**i for i in (5, 6)]"))).parameters
+    assert computed == {"BLOCK": None}
+
+
+def test_every_argument_of_a_declaration_decides_or_lists():
+    """A new argument must be put into one of the two sets."""
+    names = {*signature(Kernel).parameters, *signature(Source).parameters} - {"parameters"}
+    assert names == DECIDING | LISTS
+    assert not DECIDING & LISTS
 
 
 def test_the_fingerprint_does_not_depend_on_where_the_file_is(tmp_path, monkeypatch):

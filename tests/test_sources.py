@@ -11,8 +11,9 @@ from autotune.devices.device import Device, for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel import parsing
 from autotune.kernel.catalog import load_file
-from autotune.kernel.source import source_of, spec_fingerprint
+from autotune.kernel.source import source_of
 from autotune.kernel.space import Space, applicable, enumerate_space, is_member
+from autotune.kernel.space_text import spec_fingerprint
 from autotune.run.idle import unnamed
 from autotune.search.lattice import Lattice
 from autotune.search.surrogate import Encoding
@@ -245,7 +246,7 @@ def test_lists_of_sources_in_other_files_make_nothing_stale(tmp_path: Path) -> N
     def fingerprint() -> str:
         kernel = load_file(spaces / "k.py")
         assert kernel.file is not None
-        return spec_fingerprint(kernel.file, kernel.places)
+        return spec_fingerprint(kernel.file)
 
     before = fingerprint()
     other.write_text(text.replace("(1, 2)", "(1, 2, 4)").replace('[{"BM": 2}]', "[]"))

@@ -129,7 +129,7 @@ def test_entries_of_an_older_source_are_marked_stale() -> None:
     twice = merge(once, new).record
     for merged in (once, twice):
         assert merged.stale_reasons(merged.tuned(problem(64, 64))) == ()
-        assert merged.stale_reasons(merged.tuned(problem(8, 8))) == ("the source changed since",)
+        assert merged.stale_reasons(merged.tuned(problem(8, 8))) == ("its source changed",)
 
 
 def test_changed_arguments_count_as_a_changed_source() -> None:

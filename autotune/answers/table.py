@@ -9,7 +9,7 @@ with ``-ffp-contract=off`` it does not. Lookup imports this module, so it has no
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from math import inf, isqrt
 from operator import itemgetter
@@ -157,6 +157,12 @@ class AnswerTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[TableRow, ...]
     #: Answers before a row's plan; None: the category has no fit.
     prediction: Prediction | None = None
+
+    def plans(self) -> Iterator[Plan]:
+        """Yield the plans of all answers."""
+        yield from (plan for row in self.rows for plan in row.plans)
+        if self.prediction is not None:
+            yield from (cost.plan for cost in self.prediction.costs)
 
 
 class Portfolio(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,5 +5,6 @@ functions of a kernel), `rules` (`Source`: parameters, rules and functions of on
 names and values), `expression` (traced integers), `catalog` (finds and loads space files), `modules` (runs
 files of users), `parsing` (problems and configurations from text), `space` (valid configurations), `joining`
 (their enumeration), `launches` (launch sequences), `includes` (included files of a source), `source` (texts
-and fingerprints), `snapshot` (kernels of scripts), `operand` and `products` (arrays of a call).
+and fingerprints of a kernel), `space_text` (the fingerprint of a space file, without running it), `definition`
+(fingerprints of a whole kernel), `snapshot` (kernels of scripts), `operand` and `products` (arrays of a call).
 """

@@ -21,13 +21,12 @@ from autotune.kernel.names import check_known, check_macros, fault, fields_of, r
 from autotune.kernel.rules import (
     DEVICE,
     HOOKS,
-    Call,
     Code,
     Function,
     Functions,
     Rule,
     Source,
-    declared_at,
+    file_of,
     is_text,
 )
 from autotune.languages import registry
@@ -78,7 +77,7 @@ class Declaration(Functions):
         **parameters: Iterable[Value],
     ) -> None:
         frame = sys._getframe(1)
-        file, place = declared_at(frame)
+        file = file_of(frame)
         self.module = str(frame.f_globals.get("__name__"))
         of_source: dict[str, Any] = {
             "seeds": seeds,
@@ -109,10 +108,6 @@ class Declaration(Functions):
         if not sources:
             self._first_source.label, self._first_source.file = self.name, file
         self._take_texts()
-        #: Ends of the calls of `Kernel` and `Source`, whose arguments list values and problems to try.
-        self.places: tuple[Call, ...] = tuple(
-            filter(None, (place, *(declared.place for declared in (sources or {}).values())))
-        )
         self.parameters = self._all_parameters()
         possible = self.language.backends if self.language else BACKENDS
         self.backends = tuple(possible if backends is None else backends)
@@ -127,6 +122,8 @@ class Declaration(Functions):
         self.texts: dict[tuple[Path, SearchPath], SourceText] = {}
         #: Fingerprint of the functions; see `autotune.kernel.source`.
         self.fingerprint = ""
+        #: `content_fingerprint` of the space file and its modules, at the time of ``fingerprint``.
+        self.space_files: dict[Path, str] = {}
         #: Serialised form of a script's kernel; see `autotune.kernel.snapshot`.
         self.state = b""
 

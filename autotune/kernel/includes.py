@@ -90,6 +90,8 @@ class SourceText:
     text: str
     #: All files that the includes in ``text`` may refer to, in the order of the includes.
     headers: tuple[Header, ...] = ()
+    #: The source and the inlined files.
+    files: tuple[Path, ...] = ()
 
     @property
     def identity(self) -> str:
@@ -142,7 +144,7 @@ def flattened(file: Path, path: SearchPath = SearchPath(), text: str | None = No
     inlining = _Inlining(path)
     body = inlining.inlined(file, read_text(file) if text is None else text, is_certain=True)
     inlining.find_computed()
-    return SourceText(body, tuple(inlining.headers.values()))
+    return SourceText(body, tuple(inlining.headers.values()), tuple(inlining.files))
 
 
 class _Inlining:
@@ -154,6 +156,8 @@ class _Inlining:
         self._searched = (*self._folders, Path()) if path.is_opencl else self._folders
         #: Files that the compiler may read.
         self.headers: dict[Path, Header] = {}
+        #: The source and the inlined files, as keys.
+        self.files: dict[Path, None] = {}
         #: Files whose text is being inlined, outermost first.
         self._open: list[Path] = []
         #: Guarded files that were inlined outside of conditions; their later includes are dropped.
@@ -174,6 +178,7 @@ class _Inlining:
         """Return the text of a file with its includes; ``is_certain``: no condition encloses the include."""
         real, is_guarded, is_once = file.resolve(), _is_guarded(text), _is_once(text)
         self._open.append(real)
+        self.files[file] = None
         depth = -1 if is_guarded else 0  # of conditions, without the include guard
         inlined, parts, end = set[str](), [f'#line 1 "{file.name}"\n'], 0
         for match in _directives(text):

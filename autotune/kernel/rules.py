@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Any, TypeAlias, TypeVar
@@ -54,15 +53,6 @@ class Rule:
     uses_device: bool = False
     #: For applicability: the parameters that keep their first value if the rule is false.
     governs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Call:
-    """The file, line and column at which a call ends."""
-
-    file: Path
-    line: int
-    column: int
 
 
 class Functions:
@@ -139,10 +129,7 @@ class Source(Functions):
         device_macros: Mapping[str, str] | None = None,
         **parameters: Iterable[Value],
     ) -> None:
-        file, place = declared_at(sys._getframe(1))
-        super().__init__(_label(code), file)
-        #: Place at which the declaration ends; None if unknown.
-        self.place = place
+        super().__init__(_label(code), file_of(sys._getframe(1)))
         self.code = code
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: values_of(key, values) for key, values in parameters.items()
@@ -211,15 +198,10 @@ class Source(Functions):
         rules.append(rule)
 
 
-def declared_at(frame: FrameType) -> tuple[Path | None, Call | None]:
-    """Return the file of a frame's module, None in a notebook, and the place where its call ends."""
+def file_of(frame: FrameType) -> Path | None:
+    """Return the file of a frame's module; None in a notebook."""
     name = frame.f_globals.get("__file__")
-    file = Path(name).resolve() if name else None
-    if file is None or file != Path(frame.f_code.co_filename).resolve():
-        return file, None
-    # The compiler may leave out positions.
-    _, line, _, column = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-    return file, None if line is None or column is None else Call(file, line, column)
+    return Path(name).resolve() if name else None
 
 
 def is_text(code: str) -> bool:

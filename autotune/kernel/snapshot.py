@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.kernel import modules
 from autotune.kernel.catalog import is_of_file, load_file
-from autotune.kernel.source import functions_of, modules_fingerprint, own_fingerprint
+from autotune.kernel.source import functions_of, own_fingerprint
+from autotune.kernel.space_text import modules_fingerprint
 from autotune.kernel.spec import Kernel
 
 #: The space file of a kernel, or the state of a `snapshot`.

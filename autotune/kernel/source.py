@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import inspect
 import os
 import pickle
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dis import get_instructions
 from functools import _lru_cache_wrapper, partial
@@ -19,7 +17,9 @@ from types import CodeType, FunctionType, ModuleType
 from autotune.devices.base import with_defines
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import SpecError
+from autotune.files import content_fingerprint
 from autotune.kernel.catalog import is_of_file
+from autotune.kernel.definition import Definition, changes
 from autotune.kernel.includes import (
     SearchPath,
     SourceText,
@@ -30,8 +30,9 @@ from autotune.kernel.includes import (
     text_fingerprint,
 )
 from autotune.kernel.modules import files_of, home_of
-from autotune.kernel.rules import Call, Source
+from autotune.kernel.space_text import modules_fingerprint, space_text
 from autotune.kernel.spec import Kernel
+from autotune.project import file_name
 from autotune.values import SOURCE, Configuration, Problem
 
 #: A device of every architecture, for compiler options that depend on it.
@@ -40,16 +41,6 @@ _DEVICES = (
     *(Device("opencl", arch, arch) for arch in ("opencl_cpu", "opencl_gpu")),
 )
 
-#: Options of `Kernel` and `Source` that change results; the others only list values and problems to try.
-#: Other keywords are parameters.
-_DECIDING_OPTIONS = frozenset(
-    [*inspect.signature(Kernel).parameters, *inspect.signature(Source).parameters]
-) - {
-    *("parameters", "problems", "quick_problems", "edge_problems", "seeds", "default", "backends"),
-    "variants",
-}
-#: Hooks that do not change the result of a configuration on a problem.
-_SEARCH_HOOKS = frozenset({"requires", "exclusive", "deterministic", "call"})
 #: Attributes that Python adds to every class.
 _GENERATED = {
     *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
@@ -146,18 +137,34 @@ def arguments_fingerprint(kernel: Kernel, problem: Problem) -> str:
     return text_fingerprint(own_fingerprint(kernel.of_problem(problem)))
 
 
+def definition_of(kernel: Kernel) -> Definition:
+    """Return the definition of a kernel by its current files, or by the files that a run has frozen."""
+    arguments = text_fingerprint(own_fingerprint(kernel))
+    if arguments != arguments_fingerprint(kernel, kernel.all_problems()[0]):
+        arguments = ""
+    return Definition(source_fingerprint(kernel), arguments, _file_fingerprints(kernel))
+
+
+def _file_fingerprints(kernel: Kernel) -> dict[str, str]:
+    """Return the fingerprints of a kernel's files in its project and among the bundled kernels."""
+    if kernel.file is None or not kernel.space_files:
+        return {}
+    texts = frozen_sources(kernel).values()
+    files = {Path(header.path) for text in texts for header in text.headers}
+    files |= {file for text in texts for file in text.files if file.is_file()}
+    known = kernel.space_files | {file: content_fingerprint(read_bytes(file)) for file in files}
+    named = {file_name(str(kernel.file), os.path.abspath(file)): sha for file, sha in known.items()}
+    return {name: sha for name, sha in sorted(named.items()) if name}
+
+
 def changed_since(kernel: Kernel, source: str, arguments: str) -> tuple[str, ...]:
-    """Return phrases that describe the changes of a kernel since these fingerprints.
+    """Return the changes of a kernel since these fingerprints.
 
     ``source`` is a result of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` for any problem.
     """
-    changed = []
-    if source != source_fingerprint(kernel):
-        changed.append("its source changed")
     current = {kernel, *map(kernel.of_problem, kernel.all_problems())}
-    if all(arguments != text_fingerprint(own_fingerprint(variant)) for variant in current):
-        changed.append("its arguments, reference, launch or options changed")
-    return tuple(changed)
+    known = {text_fingerprint(own_fingerprint(variant)) for variant in current}
+    return changes(source, arguments, source_fingerprint(kernel), known)
 
 
 def own_fingerprint(kernel: Kernel) -> str:
@@ -169,7 +176,7 @@ def own_fingerprint(kernel: Kernel) -> str:
     """
     if not kernel.fingerprint and is_of_file(kernel):
         assert kernel.file is not None
-        kernel.fingerprint = spec_fingerprint(kernel.file, kernel.places)
+        kernel.fingerprint, kernel.space_files, _ = space_text(kernel.file)
     if kernel.fingerprint:
         return kernel.fingerprint
     found = functions_of(kernel)
@@ -183,113 +190,9 @@ def functions_of(kernel: Kernel) -> Description:
     hooks = [
         (name, owner.hooks[name])
         for owner in (kernel, *kernel.sources.values())
-        for name in sorted(owner.hooks.keys() - _SEARCH_HOOKS)
+        for name in sorted(owner.hooks.keys() - {"call"})
     ]
     return Description(kernel.module, [options, *facts, *hooks])
-
-
-def modules_fingerprint(modules: Iterable[str]) -> str:
-    """Return the sha256 of the files of some modules, without installed modules."""
-    return text_fingerprint("\n".join(_Reached(None, modules).texts))
-
-
-def spec_fingerprint(file: Path, calls: Iterable[Call] = ()) -> str:
-    """Return the sha256 of a space file, without comments, docstrings and lists of values and problems.
-
-    These lists are arguments of the given calls of `Kernel` and `Source`. They are left out because a new
-    value or problem does not change older measurements. The user's own modules that the file imports,
-    directly or indirectly, are included; installed packages are not.
-    """
-    return text_fingerprint("\n".join(_Reached(file, calls=calls).texts))
-
-
-class _Reached:
-    """The user's own files that a space file, or some modules, import."""
-
-    def __init__(
-        self,
-        space: Path | None,
-        modules: Iterable[str] = (),
-        calls: Iterable[Call] = (),
-    ) -> None:
-        self._space, self._calls = space.resolve() if space else None, tuple(calls)
-        #: The user's own files, each with the folder that contains its outermost package.
-        self._homes = {self._space: self._space.parent} if self._space else {}
-        for name in modules:
-            self._import(name)
-        texts: list[str] = []
-        while len(texts) < len(self._homes):  # reading a file may add further files
-            texts.append(self._text(list(self._homes)[len(texts)]))
-        own = 1 if space else 0
-        self.texts = [*texts[:own], *sorted(texts[own:])]
-
-    def _text(self, file: Path) -> str:
-        is_space = file == self._space
-        name = "" if is_space else f"{os.path.relpath(file, self._homes[file])}\n"
-        try:
-            tree = ast.parse(file.read_text(encoding="utf-8-sig"))
-            ends = {(call.line, call.column) for call in self._calls if call.file == file.resolve()}
-            _drop_lists(tree, ends)
-            text = _dumped(tree)
-        except (SyntaxError, ValueError, RecursionError):  # binary, broken, or deeply nested
-            return name + hashlib.sha256(file.read_bytes()).hexdigest()
-        for node in ast.walk(tree):
-            self._follow(node, file)
-        return name + text
-
-    def _follow(self, node: ast.AST, file: Path) -> None:
-        """Add the modules that a statement imports; the last part of a name may be a module or a member."""
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                self._import(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}" if node.module else alias.name
-                if node.level:
-                    folder = file.parents[min(node.level, len(file.parents)) - 1]
-                    self._add(files_of(folder, name), self._homes[file])
-                else:
-                    self._import(name)
-
-    def _import(self, name: str) -> None:
-        top = name.partition(".")[0]
-        if home := home_of(top, self._space.parent if self._space else None):
-            self._add(files_of(home, name), home)
-
-    def _add(self, files: Iterable[Path], home: Path) -> None:
-        for file in files:
-            self._homes.setdefault(file, home)
-
-
-def _drop_lists(tree: ast.Module, ends: Collection[tuple[int, int]]) -> None:
-    """Remove the lists of values and problems from the calls that end at these lines and columns."""
-    for node in ast.walk(tree) if ends else ():
-        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) in ends:
-            node.keywords = [keyword for keyword in node.keywords if not _only_lists(keyword)]
-
-
-def _only_lists(keyword: ast.keyword) -> bool:
-    """Return whether an argument of `Kernel` only lists values or problems, and binds no name."""
-    binds = any(isinstance(node, ast.NamedExpr) for node in ast.walk(keyword.value))
-    return not (keyword.arg is None or keyword.arg in _DECIDING_OPTIONS or binds)
-
-
-def _dumped(node: object) -> str:
-    """Return a syntax tree as text without docstrings, equal in every version of Python.
-
-    `ast.dump` is not: since Python 3.13 it leaves out empty fields, and new versions add empty fields.
-    """
-    if isinstance(node, list):
-        return f"[{','.join(_dumped(item) for item in node if not _is_docstring(item))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    dumped = ((name, _dumped(value)) for name, value in ast.iter_fields(node))
-    fields = [f"{name}={text}" for name, text in dumped if text not in ("None", "[]")]
-    return f"{type(node).__name__}({','.join(fields)})"
-
-
-def _is_docstring(node: object) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 class Description:

@@ -279,7 +279,7 @@ def stored_sizes(
     """
     kernel, device = bench.kernel, bench.device
     arguments = {arguments_fingerprint(kernel, problem) for problem in kernel.all_problems()}
-    rows = store.sizes(kernel.name, bench.source, device.name, arguments)
+    rows = store.sizes(kernel.name, bench.definition.source, device.name, arguments)
     every = {configuration for row in rows for configuration in row.times_ms}
     members = {c for c in every - wrong if is_member(kernel, c, device)}
     return [

@@ -28,9 +28,9 @@ from autotune.devices.nvrtc import find_program
 from autotune.kernel.snapshot import Origin, origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
+    definition_of,
     frozen_sources,
     own_fingerprint,
-    source_fingerprint,
 )
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
@@ -170,8 +170,7 @@ class Bench:
         # Files may be edited during the run: its results belong to the files at this moment.
         own_fingerprint(self.kernel)
         self.kernel.texts = frozen_sources(self.kernel)
-        #: sha256 of all sources of the kernel and their includes.
-        self.source = source_fingerprint(self.kernel)
+        self.definition = definition_of(self.kernel)
         self._stack = ExitStack()
         self._stack.callback(self.kernel.texts.clear)
         cache.limit_bytes(cache.DATA)  # raises at the beginning of a run, not at its end
@@ -322,7 +321,7 @@ class Bench:
             device_name=self.device.name,
             driver=self.device.driver,
             toolchain=self.toolchain,
-            source=self.source,
+            source=self.definition.source,
             arguments=arguments_fingerprint(self.kernel, problem),
             timing=self.request.timing_of(problem).value,
             arch=self.device.arch,

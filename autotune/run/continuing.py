@@ -150,7 +150,7 @@ class _Continuing:
             problems=(),
             space=bench.space,
             run_id=self.run_id,
-            source=bench.source,
+            definition=bench.definition,
             toolchain=bench.toolchain,
             portfolio=measured,
             sizes=sizes,

@@ -16,7 +16,8 @@ from autotune.answers.fit import Launches, Winner, fitted_tables
 from autotune.answers.table import Plan, Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
-from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.definition import Definition
+from autotune.kernel.source import arguments_fingerprint, definition_of, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import (
     CheckResult,
@@ -68,7 +69,7 @@ def record_of(run: RunResult) -> TunedRecord:
             version=__version__,
             toolchain=run.toolchain,
             driver=device.driver,
-            source=run.source,
+            **_made_of(run.definition),
             created=timestamp(),
         ),
         objective=run.request.objective.name,
@@ -99,7 +100,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         metrics=_metrics(request, problem, row, winner),
         origin=TuningOrigin(
             tuned_on=timestamp(),
-            source=run.source,
+            source=run.definition.source,
             arguments=arguments_fingerprint(kernel, problem),
             options=kernel.compiler_options(configuration, device),
             driver=device.driver,
@@ -153,13 +154,18 @@ def _of_winner(
 def recomputed(record: TunedRecord, kernel: Kernel) -> TunedRecord:
     """Return a record with all values that follow from its kernel computed again; measurements stay."""
     device = record.device.planned_for()
-    source = source_fingerprint(kernel)
+    made_of = _made_of(definition_of(kernel))
     return msgspec.structs.replace(
         refitted(record, kernel, record.portfolio),
         **_declared(kernel, device),
         problems=tuple(_recomputed(entry, kernel, device) for entry in record.problems),
-        provenance=msgspec.structs.replace(record.provenance, source=source),
+        provenance=msgspec.structs.replace(record.provenance, **made_of),
     )
+
+
+def _made_of(definition: Definition) -> dict[str, Any]:
+    """Return the fields of a provenance that identify the kernel."""
+    return definition._asdict()
 
 
 def _recomputed(entry: TunedProblem, kernel: Kernel, device: Device) -> TunedProblem:

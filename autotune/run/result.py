@@ -8,6 +8,7 @@ from typing import Any
 
 from autotune.answers.table import Portfolio
 from autotune.errors import AutotuneError
+from autotune.kernel.definition import Definition
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.race import Race
@@ -134,7 +135,7 @@ class RunResult:
     problems: tuple[ProblemResult, ...]
     space: Space
     run_id: int
-    source: str
+    definition: Definition
     toolchain: str
     #: The portfolio matrix; None for a run of one problem.
     portfolio: Portfolio | None = None

@@ -98,7 +98,11 @@ class Run(Bench):
         try:
             with self.store.beginning(info) as run_id:
                 made = partial(
-                    RunResult, self.request, run_id=run_id, source=self.source, limits=limits or {}
+                    RunResult,
+                    self.request,
+                    run_id=run_id,
+                    definition=self.definition,
+                    limits=limits or {},
                 )
             # In a thread, so that compilers need not wait for the reference.
             unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)

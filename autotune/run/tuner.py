@@ -133,7 +133,7 @@ class TunerPlan:
         return cls(
             bench.site.origin_of(bench.kernel, fingerprint),
             fingerprint,
-            bench.source,
+            bench.definition.source,
             request.without_kernel(),
             bench.site.shared_with(peers),
             os.fspath(store.address.path or url),
@@ -216,7 +216,7 @@ def open_tuner(plan: TunerPlan) -> None:
     _teller = _Teller()
     kernel = load_kernel(plan.origin, plan.fingerprint)
     bench = Bench(Request.with_kernel(kernel, plan.request), plan.site)
-    if bench.source != plan.source:
+    if bench.definition.source != plan.source:
         raise AutotuneError(
             f"{kernel.name}: a source changed while it was in use; measurements are kept: run the "
             "command again"

@@ -16,7 +16,8 @@ from autotune.devices.device import Device
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import SPACE
-from autotune.kernel.source import Description, modules_fingerprint
+from autotune.kernel.source import Description
+from autotune.kernel.space_text import modules_fingerprint
 from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
 from autotune.triton.calls import ConfiguredLaunch, PassedArray, RecordedCall
 from autotune.values import Configuration, Problem, Value
@@ -58,7 +59,7 @@ class DecoratedKernel(Kernel):
         )
         file = Path(function.__code__.co_filename).resolve()
         self.files = {"": f"{file}:{function.__name__}"}
-        self.file, self.places = file, ()
+        self.file = file
         self.module = function.__module__.removeprefix(SPACE)
         self.calls: dict[Problem, RecordedCall] = {}
         self._launches: dict[Problem, dict[Configuration, ConfiguredLaunch]] = {}

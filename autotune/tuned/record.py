@@ -27,6 +27,7 @@ from autotune.answers.table import (
     Triple,
     Value,
 )
+from autotune.kernel.definition import NOT_DECLARED, changes
 from autotune.values import SOURCE
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 
 #: A text that may be part of a path.
 Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
+#: The name of a kernel's file; see `autotune.project.file_name`.
+FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x1f][^\x00-\x1f]{0,400}\Z")]
 #: The fields of a problem as a key; see `key_of`.
 ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
 
@@ -353,8 +356,16 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     driver: Text
     #: Fingerprint of the kernel's sources; empty: unknown.
     source: str = ""
+    #: Fingerprint of the space file's functions; empty: unknown, or each problem has its own.
+    arguments: str = ""
+    #: Fingerprint of each file of the kernel by its path from the space file; see `autotune.project.file_name`.
+    files: Mapping[FileName, str] = {}
     #: Time; see `timestamp`. The latest record of a kernel decides its fields and parameters.
     created: str
+
+    def changes_since(self, source: str, arguments: str) -> tuple[str, ...]:
+        """Return the changes of the kernel from results with these fingerprints to this run."""
+        return changes(source, arguments, self.source, [self.arguments])
 
 
 class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -398,9 +409,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         for tuned in self.problems:
             yield from tuned.plans
         for table in self.portfolio.tables:
-            yield from (plan for row in table.rows for plan in row.plans)
-            if table.prediction is not None:
-                yield from (cost.plan for cost in table.prediction.costs)
+            yield from table.plans()
 
     def slowdown(self, problem: Sizes, configuration: Mapping[str, Value]) -> float:
         """Return the slowdown of a configuration against the portfolio's best, as a share; infinite if unknown."""
@@ -425,9 +434,25 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {key_of(tuned.problem): tuned for tuned in self.problems}
 
     def stale_reasons(self, tuned: TunedProblem) -> tuple[str, ...]:
-        """Return the reasons to tune a problem again that the record itself shows."""
-        is_older = self.provenance.source not in ("", tuned.origin.source)
-        return ("the source changed since",) if is_older else ()
+        """Return the changes of the kernel between the tuning of a problem and the latest run."""
+        found = self.provenance.changes_since(tuned.origin.source, tuned.origin.arguments)
+        return found if self.has_values(tuned.configuration) else (*found, NOT_DECLARED)
+
+    def has_values(self, configuration: Mapping[str, Value]) -> bool:
+        """Return whether all values of a configuration are in the lists of the latest run."""
+        return all(value in self.parameters.get(n, ()) for n, value in configuration.items())
+
+    def serves(self, other: TunedRecord) -> bool:
+        """Return whether the default and the portfolio of another record are of the kernel of this record.
+
+        This record is the newer one. Launches of another kernel may be wrong.
+        """
+        made, portfolio = other.provenance, other.portfolio
+        plans = (plan for table in portfolio.tables for plan in table.plans())
+        configurations = (*portfolio.configurations, *(plan.configuration for plan in plans))
+        return not self.provenance.changes_since(made.source, made.arguments) and all(
+            map(self.has_values, configurations)
+        )
 
     @property
     def shape(self) -> tuple[object, ...]:

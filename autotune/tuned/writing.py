@@ -225,9 +225,10 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     """Merge newly tuned problems into a record.
 
     ``choose`` decides between two entries of a problem. Older entries of other problems stay while the kernel
-    has the same parameters and problem fields. The newer portfolio replaces the old one, unless the old one is
-    far wider or no new entry was taken. First calls of other problems and other layouts stay. All other
-    fields are the newer record's.
+    has the same parameters and problem fields; entries of a changed kernel stay for `retune`, but answer
+    nothing. The newer portfolio replaces the old one, unless the kernel is unchanged and the old one is far
+    wider or no new entry was taken. First calls of other problems and other layouts stay. All other fields are
+    the newer record's.
     """
     if old and (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
         raise UsageError(
@@ -251,7 +252,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     replaced = {key_of(entry.problem) for entry in taken}
     stay = [entry for entry in old.problems if key_of(entry.problem) not in replaced]
     is_behind = bool(kept) and not taken
-    keeps = is_behind or old.portfolio.is_far_wider(new.portfolio)
+    keeps = new.serves(old) and (is_behind or old.portfolio.is_far_wider(new.portfolio))
     portfolio = old.portfolio if keeps else new.portfolio
     first_calls = without_problems(old, [entry.problem for entry in new.problems])
     record = msgspec.structs.replace(
