@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, shown
-from autotune.cli.console import FOLDER, JSON, KERNEL, PATH, SPACES, show_table
+from autotune.cli.console import FOLDER, JSON, KERNEL, SPACES, show_table
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -357,10 +357,10 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
 @click.argument("name", required=False)
 @click.option(
     "--from",
-    "script",
-    type=PATH,
-    metavar="SCRIPT.py",
-    help="Run this Kernel Tuner script, and translate its calls of tune_kernel.",
+    "source",
+    metavar="FILE",
+    help="FILE.cu: its kernels. FILE.py:FUNCTION: this @triton.jit function. SCRIPT.py: run this "
+    "Kernel Tuner script, and translate its calls of tune_kernel.",
 )
 @click.option(
     "--into",
@@ -368,33 +368,41 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     default=".",
     help="Folder for kernels/ and spaces/; default: the current folder.",
 )
-def new(name: str | None, script: Path | None, into: Path) -> None:
+def new(name: str | None, source: str | None, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a working kernel for you to edit.
 
-    With --from, runs a Kernel Tuner script with a stand-in for tune_kernel, and writes a space file and a
-    source for each kernel that the script tunes. Complete the lines marked TODO.
+    With --from, writes a space file for each kernel of a source or Kernel Tuner script. Complete the lines
+    marked TODO.
 
     \b
     autotune new softmax
     autotune check softmax
     autotune run softmax
+    autotune new --from src/stencil.cu
     autotune new --from tune_vector_add.py
     """
-    if script is not None:
-        _port(script, name or "", into)
+    if source is not None:
+        _write_from(source, name or "", into)
         return
     if not name:
-        raise UsageError("give the new kernel a NAME, or --from SCRIPT.py")
-    for file in _write_kernel(name, into):
+        raise UsageError("give the new kernel a NAME, or --from FILE")
+    from autotune.interop.ported import write_example
+
+    for file in write_example(name, into):
         click.echo(f"wrote {file}")
     click.echo(f"next: edit both, then: autotune check {name}", err=True)
 
 
-def _port(script: Path, name: str, into: Path) -> None:
-    from autotune.interop.script import write_spaces
+def _write_from(source: str, name: str, into: Path) -> None:
+    if source.endswith(".py"):
+        from autotune.interop.script import write_spaces
 
-    click.echo(f"running {script} with a stand-in for tune_kernel", err=True)
-    files, todos = write_spaces(script, name, into)
+        click.echo(f"running {source} with a stand-in for tune_kernel", err=True)
+        files, todos = write_spaces(Path(source), name, into)
+    else:
+        from autotune.interop.skeleton import write_space_of
+
+        files, todos = write_space_of(source, name, into)
     for file in files:
         click.echo(f"wrote {file}")
     for todo in todos:
@@ -402,39 +410,6 @@ def _port(script: Path, name: str, into: Path) -> None:
     spaces = [file for file in files if file.suffix == ".py"]
     checks = "; ".join(f"autotune check {file.stem}" for file in spaces)
     click.echo(f"next: complete {' and '.join(map(str, spaces))}, then: {checks}", err=True)
-
-
-def _write_kernel(name: str, into: Path) -> list[Path]:
-    import keyword
-
-    from autotune.kernel.names import CPP_KEYWORDS, fault
-
-    wrong = fault("kernel name", name)
-    if not wrong and name != name.lower():
-        wrong = f"kernel name {name!r}: use lower-case letters, digits and _"
-    if not wrong and (name in CPP_KEYWORDS or keyword.iskeyword(name)):
-        wrong = f"kernel name {name!r} is a keyword of C++ or Python; choose another"
-    if wrong:
-        raise UsageError(wrong)
-    files = {
-        into / "kernels" / f"{name}.cu": "kernel.cu.j2",
-        into / "spaces" / f"{name}.py": "space.py.j2",
-    }
-    for file in files:
-        if file.exists():
-            raise UsageError(f"{file} already exists; remove it or choose another name")
-    for file, template in files.items():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_rendered(template, name), encoding="utf-8")
-    return list(files)
-
-
-def _rendered(template: str, name: str) -> str:
-    import jinja2
-
-    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-    made: str = jinja2.Template(text, keep_trailing_newline=True).render(name=name)
-    return made
 
 
 @click.command("check")

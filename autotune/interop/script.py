@@ -1,8 +1,7 @@
 """Converts a script for Kernel Tuner to space files: runs it with a stand-in for `tune_kernel`.
 
 The script runs in a child process. The stand-in receives the arguments of each call and converts them
-to the parts of a space file. A part that it cannot convert becomes a TODO. The template of the file is
-``ported.py.j2``.
+to the parts of a space file. A part that it cannot convert becomes a TODO.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ from types import FunctionType
 from typing import Any
 from unittest.mock import MagicMock
 
-import jinja2
 import numpy as np
 
 import autotune
 from autotune.errors import UsageError
-from autotune.kernel.modules import refuse_foreign
+from autotune.interop.ported import refuse_unreadable, space_text, write_new
 from autotune.kernel.names import fault
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
@@ -54,8 +52,6 @@ _CALLABLE = ("min", "max", "abs", "len", "int", "round")
 #: Array sizes up to this stay numbers, and scalars up to this do not become problem fields.
 #: A small number divides the sizes of arrays by chance.
 _MAX_FIXED_SIZE = 64
-#: Limit for a script in bytes.
-_MAX_BYTES = 16 << 20
 
 
 def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[str]]:
@@ -66,11 +62,7 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
     tuple of list of Path and list of str
         The written files, and a line for each TODO.
     """
-    if not script.is_file():
-        raise UsageError(f"{script}: no such file")
-    if script.stat().st_size > _MAX_BYTES:
-        raise UsageError(f"{script}: larger than {_MAX_BYTES >> 20} MiB; give a Python script")
-    refuse_foreign(script)
+    refuse_unreadable(script)
     calls = _calls_of(script)
     if name and len(calls) > 1:
         raise UsageError(f"{script} calls tune_kernel {len(calls)} times: leave NAME out")
@@ -81,25 +73,12 @@ def write_spaces(script: Path, name: str, into: Path) -> tuple[list[Path], list[
         if wrong := fault("kernel name", own):
             raise UsageError(f"{wrong}; give autotune new a NAME")
         call |= {"name": own, "source": f"{own}{call['suffix']}"}
-        call["script"] = re.sub(r"[^\w.+-]", "_", script.name)
-        texts[into / "spaces" / f"{own}.py"] = _space_text(call)
+        plain = re.sub(r"[^\w.+-]", "_", script.name)
+        call["about"] = f"converted from {plain}, a script for Kernel Tuner"
+        texts[into / "spaces" / f"{own}.py"] = space_text(call)
         texts[into / "kernels" / call["source"]] = call["text"]
-    for place, text in texts.items():
-        if place.exists() and place.read_text(encoding="utf-8") != text:
-            raise UsageError(f"{place} exists; remove it, or write --into another folder")
-    for place, text in texts.items():
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
+    write_new(texts)
     return list(texts), [f"{script.name}:{c['line']}: {todo}" for c in calls for todo in c["todos"]]
-
-
-def _space_text(fields: Mapping[str, Any]) -> str:
-    text = Path(__file__).with_name("ported.py.j2").read_text(encoding="utf-8")
-    made = jinja2.Template(text, keep_trailing_newline=True, trim_blocks=True).render(fields)
-    words = ("Constant", "InOut", "Kernel", "Launch", "Out", "Problem", "ceil_div")
-    used = ", ".join(word for word in words if re.search(rf"\b{word}\(", made))
-    numpy = "import numpy as np\n\n" if re.search(r"\bnp\.", made) else ""
-    return str(made.replace("IMPORTS", f"{numpy}from autotune import {used}", 1))
 
 
 # ---------------------------------------------------------------------- the script's process
@@ -236,7 +215,7 @@ class _TuneCall:
             "function": self._function,
             "suffix": ".cl" if self._backend == "opencl" else ".cu",
             "text": self._text,
-            "backend": self._backend,
+            "backends": [self._backend],
             "problem": self._fields,
             "parameters": {name: repr(values) for name, values in self._parameters.items()},
             "rules": self._rules(),
