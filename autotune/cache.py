@@ -1,14 +1,17 @@
 """The cache of data sets and compiled binaries on disk; the least recently used entries are removed first.
 
-An entry may be removed at any time; its next use makes it again.
+A process holds a shared lock on each data set that it uses, and no other process removes it meanwhile.
+The lock ends with the process. A removed entry is made again by its next use.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,16 +30,19 @@ SETTING = "AUTOTUNE_CACHE_SIZE"
 _DEFAULT = "4G"
 #: Size of the binaries to keep, as a share of the size of data sets and in addition to it.
 _BINARIES_SHARE = 0.25
-#: A run may still use a data set whose last use is less old than this, in seconds.
-_IN_USE_S = 86400.0
 #: Maximum number of bytes of data sets in use.
 _MAX_BYTES = 48 << 30
 #: Largest share of the disk's free space for data sets in use.
 _MAX_SHARE = 0.5
-#: Prefix of folders in which a process makes a data set. A folder from a day ago is of a killed process.
+#: Prefix of folders in which a process makes or removes a data set.
 _SCRATCH = ".making."
-#: Data sets that this process uses.
-_used: set[Path] = set()
+#: Age of such a folder in seconds at which its process was killed.
+_KILLED_S = 86400.0
+#: Largest number of data sets that a process locks; each takes a file descriptor.
+_MAX_LOCKS = 128
+#: Descriptors of the data sets that this process uses, the least recently used first; each has a shared lock.
+_used: dict[Path, int] = {}
+_changing_used = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -88,36 +94,65 @@ def entries(kind: str) -> list[CacheEntry]:
 
 
 def make_room(kind: str) -> None:
-    """Remove the least recently used entries beyond the limit, and the folders of killed processes."""
+    """Remove the least recently used entries beyond the limit, and the folders of killed processes.
+
+    Data sets that this process uses are kept beyond the limit, up to a share of the free disk.
+    """
     folder, now_s = cache_folder(kind), time.time()
     for scratch_folder in folder.glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # gone
-            if now_s - scratch_folder.stat().st_mtime > _IN_USE_S:
-                _remove(scratch_folder)
+            if now_s - scratch_folder.stat().st_mtime > _KILLED_S:
+                shutil.rmtree(scratch_folder, ignore_errors=True)
     found = entries(kind)
     everything = sum(entry.size_bytes for entry in found)
     most = min(_MAX_BYTES, _MAX_SHARE * (shutil.disk_usage(folder).free + everything))
     limit, kept = min(limit_bytes(kind), most), 0
     for entry in found:
-        in_use = kind == DATA and now_s - entry.last_used_s < _IN_USE_S
-        if kept + entry.size_bytes <= (most if in_use else limit):
+        has_room = kept + entry.size_bytes <= (most if entry.path in _used else limit)
+        if has_room or not remove(entry.path):
             kept += entry.size_bytes
-        else:
-            _remove(entry.path)
 
 
 def clear(kind: str) -> list[CacheEntry]:
-    """Remove all entries of a kind, and return them."""
-    gone = entries(kind)
-    for entry in gone:
-        _remove(entry.path)
-    return gone
+    """Remove all entries of a kind that no other process uses, and return them."""
+    return [entry for entry in entries(kind) if remove(entry.path)]
 
 
-def _remove(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    with suppress(OSError):  # a file; or of another user, or removed
-        path.unlink()
+def remove(path: Path) -> bool:
+    """Remove an entry unless another process uses it; return whether it is gone."""
+    release(path)
+    gone = path.with_name(f"{_SCRATCH}{path.name}.{os.getpid()}")
+    try:
+        if not path.is_dir():
+            path.unlink()
+            return True
+        descriptor = _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            path.rename(gone)  # a process that waits for the lock finds nothing here
+        finally:
+            os.close(descriptor)
+    except OSError:  # in use, of another user, or gone
+        return not path.exists()
+    shutil.rmtree(gone, ignore_errors=True)
+    return True
+
+
+def _locked(folder: Path, operation: int) -> int:
+    """Open and lock a folder; return the descriptor, or raise OSError if it is absent or locked."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, operation)
+        except BlockingIOError:
+            raise
+        except OSError:  # a file system without locks
+            pass
+        if not os.path.samestat(os.fstat(descriptor), os.stat(folder)):
+            raise FileNotFoundError(folder)  # another process removed it and made a new one
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
@@ -127,8 +162,38 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 
 
 def use(folder: Path) -> None:
-    """Mark a data set as used by this process; it is kept beyond the limit until `tidy`."""
-    _used.add(folder)
+    """Lock a data set, if it exists, until `tidy`; only this process may remove it, to make room for others."""
+    with suppress(OSError):  # absent
+        descriptor = _locked(folder, fcntl.LOCK_SH)
+        touch(folder)
+        _hold(folder, descriptor)
+
+
+def publish(scratch_folder: Path, folder: Path) -> None:
+    """Give a complete data set its name and use it; raise OSError if there is one with this name."""
+    descriptor = _locked(scratch_folder, fcntl.LOCK_SH)
+    try:
+        scratch_folder.rename(folder)
+    except OSError:
+        os.close(descriptor)
+        raise
+    _hold(folder, descriptor)
+
+
+def _hold(folder: Path, descriptor: int) -> None:
+    with _changing_used:
+        release(folder)
+        _used[folder] = descriptor
+        while len(_used) > _MAX_LOCKS:
+            release(next(iter(_used)))
+
+
+def release(folder: Path) -> None:
+    """End the use of a data set by this process."""
+    with _changing_used:
+        descriptor = _used.pop(folder, None)
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def used() -> frozenset[Path]:
@@ -138,11 +203,8 @@ def used() -> frozenset[Path]:
 
 def tidy() -> None:
     """Release the data sets of this process, and remove entries beyond the limits."""
-    while _used:
-        folder = _used.pop()
-        with suppress(OSError):  # gone
-            used_s = folder.stat().st_mtime - _IN_USE_S
-            os.utime(folder, (used_s, used_s))
+    for folder in tuple(_used):
+        release(folder)
     for kind in (DATA, BINARIES):
         with suppress(OSError):
             make_room(kind)

@@ -1,9 +1,13 @@
 """Inputs and expected outputs: exact where they must be, made once, made again when damaged."""
 
+import fcntl
 import multiprocessing
 import os
 import shutil
+import sys
+import threading
 import time
+from subprocess import PIPE, Popen
 
 import numpy as np
 import pytest
@@ -431,6 +435,7 @@ def test_processes_that_make_the_same_data_at_once_all_get_them(kernel):
 def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch):
     given = kernel()
     sets = [prepare_dataset(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
+    cache.tidy()
     for days, dataset in zip((4, 3, 2), sets, strict=True):
         age(dataset.folder, days)
     prepare_dataset(given, PROBLEM, EXACT, seed=0)  # used again
@@ -450,14 +455,111 @@ def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, mo
     given = kernel()
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "12K")  # for one of them
     old = prepare_dataset(given, PROBLEM, EXACT, 9).folder
-    age(old, 2)
     cache.tidy()
-    theirs = cache_folder("data") / ("ab" * 20)  # another run's own
-    theirs.mkdir()
     ours = {prepare_dataset(given, PROBLEM, EXACT, seed).folder for seed in range(3)}
-    assert kept() == {*ours, theirs}
+    assert kept() == ours and old not in ours
     cache.tidy()
-    assert len(kept()) == 2 and theirs in kept()
+    assert len(kept()) == 1
+
+
+#: A process that uses a data set until its input ends.
+USER = """
+import sys
+from pathlib import Path
+from autotune import cache
+cache.use(Path(sys.argv[1]))
+print("in use", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other_user():
+    """A function that has another process use a data set, and returns the process."""
+    users = []
+
+    def use(folder):
+        command = [sys.executable, "-c", USER, str(folder)]
+        users.append(Popen(command, stdin=PIPE, stdout=PIPE, text=True))
+        assert users[-1].stdout.readline() == "in use\n"
+        return users[-1]
+
+    yield use
+    for user in users:
+        user.communicate(timeout=60)
+
+
+def test_what_another_process_uses_is_not_removed(kernel, monkeypatch, other_user):
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
+    folder = prepare_dataset(kernel(), PROBLEM, EXACT).folder
+    user = other_user(folder)
+    cache.tidy()  # this process ends its use, that one does not
+    assert kept() == {folder} and cache.clear("data") == []
+    user.kill()
+    user.wait(60)
+    cache.tidy()
+    assert kept() == set()
+
+
+def test_what_another_process_begins_to_use_is_not_removed(kernel, monkeypatch, other_user):
+    """The moment is after the entries were listed, and before the first is removed."""
+    folder = prepare_dataset(kernel(), PROBLEM, EXACT).folder
+    cache.release(folder)
+    usage = shutil.disk_usage
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
+    monkeypatch.setattr(
+        cache.shutil, "disk_usage", lambda place: other_user(folder) and usage(place)
+    )
+    cache.make_room("data")
+    assert kept() == {folder}
+
+
+def test_another_run_may_end_while_a_data_set_is_made_from_another(kernel, monkeypatch):
+    """It ends while the reference runs: the exact data set, which it used as well, bounds the errors."""
+    ending = (
+        "    code = 'import sys, pathlib; from autotune import cache; '\n"
+        "    code += 'cache.use(pathlib.Path(sys.argv[1])); cache.tidy()'\n"
+        "    for folder in pathlib.Path(os.environ['AUTOTUNE_CACHE_DIR'], 'data').glob('?' * 40):\n"
+        "        subprocess.run([sys.executable, '-c', code, folder], check=True)\n"
+    )
+    given = kernel(
+        ("import numpy as np", "import os, pathlib, subprocess, sys\nimport numpy as np"),
+        ("def reference(x, factor):\n", f"def reference(x, factor):\n{ending}"),
+        ("return factor * x", "return np.cumsum(factor * x)"),
+    )
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
+    made = prepare_dataset(given, Problem(n=5000), RANDOM)
+    assert made.bounds["out"] > 0
+    assert kept() >= {made.folder}
+
+
+def test_a_data_set_that_another_process_is_removing_is_not_used(kernel):
+    """The lock is of a folder, which has no name when this process gets the lock."""
+    folder = prepare_dataset(kernel(), PROBLEM, EXACT).folder
+    cache.release(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    user = threading.Thread(target=cache.use, args=(folder,))
+    user.start()
+    time.sleep(0.05)  # until the thread waits for the lock; the test holds before, too
+    folder.rename(folder.with_name(".making.removed"))
+    os.close(descriptor)
+    user.join(60)
+    assert folder not in cache.used()
+
+
+def test_locks_take_few_descriptors(monkeypatch):
+    monkeypatch.setattr(cache, "_MAX_LOCKS", 4)
+    folders = [cache_folder("data") / f"{number:040x}" for number in range(8)]
+    before = len(os.listdir("/proc/self/fd"))
+    for folder in folders:
+        folder.mkdir()
+        cache.use(folder)
+    assert cache.used() == frozenset(folders[4:])
+    cache.use(cache_folder("data") / "absent")
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    cache.tidy()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_clearing_removes_everything(kernel):

@@ -137,7 +137,8 @@ def dataset_key(kernel: Kernel, problem: Problem, which: str, seed: int) -> str:
 
 
 def read_dataset(folder: Path, which: str, seed: int) -> Dataset | None:
-    """Read a data set; return None if a file is absent or truncated."""
+    """Read a data set and use it from now on; return None if a file is absent or truncated."""
+    cache.use(folder)
     try:
         manifest = (folder / MANIFEST).read_bytes()
         stored = msgspec.msgpack.decode(manifest, type=_Manifest)
@@ -158,6 +159,6 @@ def read_dataset(folder: Path, which: str, seed: int) -> Dataset | None:
             dataset.expected(name)
             dataset.element_bounds(name)
     except (OSError, EOFError, ValueError):
+        cache.release(folder)
         return None
-    cache.touch(folder)
     return dataset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -51,19 +50,18 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
     key = dataset_key(kernel, problem, which, seed)
     folder, failure = dataset_folder(key), "they cannot be read back"
     refuse_foreign_data(folder)
-    cache.use(folder)
     found = read_dataset(folder, which, seed)
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # a folder gets its name when it is complete
+    cache.make_room(cache.DATA)  # before the probe, which would have to go first on a full disk
     probe = _exactness_probe(kernel, problem, which, seed)
-    cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
             _write_dataset(kernel, problem, which, int(key[:32], 16), Path(scratch), probe)
             if is_damaged:
-                shutil.rmtree(folder, ignore_errors=True)
-            Path(scratch).rename(folder)
+                cache.remove(folder)
+            cache.publish(Path(scratch), folder)
     except OSError as error:  # another process may have made the same data set first
         failure = str(error)
     made = read_dataset(folder, which, seed)

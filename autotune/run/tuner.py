@@ -188,7 +188,7 @@ class TunerProcess:
         answer, self._off_budget_s, used = self._actor.ask(
             task, news, *args, job=self._plan, timeout_s=_SILENCE_S, on_message=self._receive
         )
-        for folder in used:  # this process releases them, since the tuner's process is killed
+        for folder in used:  # the portfolio needs them after the tuner's process has ended
             cache.use(folder)
         return answer
 
