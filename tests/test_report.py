@@ -121,7 +121,7 @@ def entry(problem: Problem, configuration: Configuration, **changes: Any) -> Tun
         "limit_name": "ffma",
         "vendor": vendor_call("cublas", 1.3, 1.04, 1.03, 1.05),
         "tied": 2,
-        "checks": Checks(max_error=1e-5, rms_error=2e-6, bound=8e-5),
+        "checks": Checks(max_error=1e-5, rms_error=2e-6, bound=8e-5, drawn={"a": (-4, 3.9)}),
         "registers": 40,
         "spill_bytes": 8,
         "static_shared_bytes": 4096,
@@ -511,7 +511,8 @@ def test_report_writes_the_page_that_the_run_wrote(
 def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
     content = from_rows([], record([entry(SMALL, trials()[4].configuration)]))
     assert results.winners(content).rows[0][1] == "1.250 ms"
-    assert "1.250 ms" in write_markdown(content, tmp_path).read_text()
+    text = write_markdown(content, tmp_path).read_text()
+    assert "1.250 ms" in text and "a -4 … 3.9" in text  # its data
     write_html(content, tmp_path / "report.html")
 
 

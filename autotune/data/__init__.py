@@ -9,6 +9,7 @@
 `evaluations` the reference on changed inputs
 `tolerance`   the default tolerance, by element
 `consensus`   expected outputs without a reference: configurations agree
+`extremes`    ranges of the data, and values beyond them
 `sight`       the proof that verification notices a missing element
 ============= ==============================================================
 """

@@ -284,7 +284,7 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
 
 
 def verification(content: ReportContent) -> Table:
-    """Return the winners' errors, error bounds and determinism."""
+    """Return the winners' errors, error bounds and determinism, and the range of each input array."""
     rows = []
     for problem in content.problems:
         entry = problem.entry
@@ -299,9 +299,13 @@ def verification(content: ReportContent) -> Table:
                     "Bound": wording.number(checks.bound, 3),
                     "Bound used": wording.percent(used),
                     "Deterministic": _determinism(entry),
+                    "Data": ", ".join(
+                        f"{wording.one_line(name)} {least:.4g} … {most:.4g}"
+                        for name, (least, most) in checks.drawn.items()
+                    ),
                 }
             )
-    return Table.of(rows)
+    return Table.of(rows, words=["Data"], wide="Data")
 
 
 def _determinism(entry: TunedProblem) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
+from autotune.data.extremes import drawn_ranges
 from autotune.errors import AutotuneError, FleetError, Interrupted, StoreError, UsageError
 from autotune.kernel.expression import ceil_div
 from autotune.measure.process import ActorFailed
@@ -252,6 +253,7 @@ class Division:
             sanitized=len(race.finalists) if race and self.sanitizes else None,
             ended_by=found.ended_by,
             agreed=found.job.datasets[0].agreed,
+            drawn=drawn_ranges(found.job.datasets[-1]),
         )
 
 

@@ -20,7 +20,6 @@ from autotune.kernel.definition import Definition
 from autotune.kernel.source import arguments_fingerprint, definition_of, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import (
-    CheckResult,
     Energy,
     Measurement,
     with_metrics,
@@ -96,7 +95,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         **_of_winner(kernel, problem, outcome, device),
         limit_fraction=fraction,
         limit_name=limit,
-        checks=_checks(row.checks, run.unseen, result.agreed),
+        checks=_checks(run, result, row),
         metrics=_metrics(request, problem, row, winner),
         origin=TuningOrigin(
             tuned_on=timestamp(),
@@ -280,9 +279,9 @@ def _metrics(
     return with_metrics(measured, request.kernel, problem, request.device).metrics
 
 
-def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...], agreed: int) -> Checks | None:
+def _checks(run: RunResult, result: ProblemResult, row: Measurement) -> Checks | None:
     """Return the check on random data with the largest error; on exact data there is no error."""
-    random = [check for check in checks if check.dataset == "random"]
+    random = [check for check in row.checks if check.dataset == "random"]
     if not random:
         return None
     worst = max(random, key=lambda check: check.max_error)
@@ -290,6 +289,7 @@ def _checks(checks: tuple[CheckResult, ...], unseen: tuple[str, ...], agreed: in
         max_error=worst.max_error,
         rms_error=worst.rms_error,
         bound=worst.bound,
-        unseen=unseen,
-        agreed=agreed,
+        unseen=run.unseen,
+        agreed=result.agreed,
+        drawn=result.drawn,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,6 +53,8 @@ class ProblemResult:
     ended_by: str = ""
     #: Number of configurations that agree on the expected results; 0 if a reference computes them.
     agreed: int = 0
+    #: Smallest and largest finite number of each array of the random data.
+    drawn: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def trials(self) -> tuple[Measurement, ...]:

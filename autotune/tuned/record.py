@@ -133,6 +133,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen: tuple[Text, ...] = ()
     #: Number of configurations that agree on the expected results; 0 with a float64 reference.
     agreed: Count = 0
+    #: Smallest and largest finite number of each array of the random data.
+    drawn: Mapping[Text, tuple[float, float]] = {}
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):
