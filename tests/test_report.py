@@ -387,7 +387,7 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     header, row = out.splitlines()[1:3]
     assert header.endswith("Configuration") and "1.249 ms (noisy)" in row
     tied = raced().runners_up[0]
-    assert tied.ratio and f"2 ({tied.ratio.value:.3f}×)" in row
+    assert tied.ratio and f"2 ({tied.ratio.low:.3f} … {tied.ratio.high:.3f}×)" in row
     assert "m=512, n=512 is noisy: the device was throttled\n" in err
     assert f"for less noise, {verdict.LESS_NOISE}\n" in err
 

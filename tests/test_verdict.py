@@ -18,8 +18,8 @@ from autotune.run.recording import request_for
 from autotune.run.verdict import (
     PORTFOLIO_SIZE,
     candidates,
-    is_slower,
     judge,
+    paired_ratio,
     portfolio_entrants,
     ratio,
 )
@@ -165,8 +165,8 @@ def test_a_difference_of_less_than_the_tolerance_is_a_tie_even_without_noise():
     """0.2 %: clocks are not read better than that."""
     finalists = [
         finalist(0, [1.0] * 9, 99),
-        finalist(1, [1.0019] * 9, 9),
-        finalist(2, [1.0021] * 9, 1),
+        finalist(1, [1.0018] * 9, 9),
+        finalist(2, [1.0039] * 9, 1),
     ]
     result = judge(race(finalists))
     assert (number(result.winner), tied(result)) == (1, {0, 1})
@@ -210,6 +210,10 @@ def times(rng, model, contenders, rounds):
         case "hiccups":
             return noise * np.where(rng.random((contenders, rounds)) < 0.05, 3.0, 1.0)
     raise ValueError(model)
+
+
+def is_slower(costs, winner, contenders):
+    return paired_ratio(costs, winner, contenders).interval[0] > 1.002
 
 
 MODELS = ["normal", "changing clock", "bimodal", "two clocks", "quantized", "hiccups"]
@@ -256,6 +260,18 @@ def test_two_per_cent_slower_is_seen_among_twelve(model):
 def test_more_contenders_need_more_rounds_to_differ(contenders, is_apart):
     """10 of 11 rounds are slower: equals do that in 1.2 % of races, and the pairs share 5 %."""
     assert is_slower([0.9] + [1.1] * 10, [1.0] * 11, contenders) is is_apart
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.01, 0.2])
+def test_the_interval_that_is_shown_decides_ties(noise):
+    rng = np.random.default_rng(8)
+    times_ms = [1 + 0.003 * i for i in range(8)]
+    result = judge(
+        race([finalist(i, noisy(rng, ms, ROUNDS, noise)) for i, ms in enumerate(times_ms)])
+    )
+    assert any(found.tied for found in result.runners_up) or noise == 0.001
+    for found in result.finalists:
+        assert found.tied is (found.ratio.interval[0] <= 1.002)
 
 
 # ---------------------------------------------------------------- vendors

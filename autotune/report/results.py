@@ -85,7 +85,7 @@ def winners(content: ReportContent, with_configurations: bool = False) -> Table:
     entries = content.entries
     vendors = {entry.race.vendor_name for entry in entries if entry.race.speedup}
     speed = f"Speed vs {vendor_names(entries) if len(vendors) == 1 else 'vendor'} (95 %)"
-    rows = [_winner(problem, speed, len(vendors) > 1) for problem in content.problems]
+    rows = [_winner(content, problem, speed, len(vendors) > 1) for problem in content.problems]
     if with_configurations:
         for row, problem in zip(rows, content.problems, strict=True):
             if problem.entry:
@@ -210,7 +210,9 @@ def _rate_text(entry: TunedProblem) -> str:
     return ", ".join(rate for rate in (moved, done) if rate) or NONE
 
 
-def _winner(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str, str | None]:
+def _winner(
+    content: ReportContent, problem: ProblemContent, speed: str, name_vendor: bool
+) -> dict[str, str | None]:
     entry, tried = problem.entry, len(problem.trials)
     if entry is None:
         return {"Problem": problem.name, "Time": "no winner", "Tried": wording.count(tried or None)}
@@ -228,6 +230,7 @@ def _winner(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
         speed: wording.one_line(wording.ratio(speedup.value, speedup.interval) + vendor)
         if speedup
         else None,
+        "Speed vs default": _over_default(content, entry),
         "Share of measured limit": f"{wording.percent(share)} of {limit}" if share else None,
         "Tied": _tied(entry.race),
         "Tried": wording.count(tried or entry.origin.evaluations),
@@ -236,10 +239,24 @@ def _winner(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
 
 
 def _tied(race: RaceResult) -> str:
-    """Return the number of ties, with the range of their time over the winner's."""
-    ratios = sorted(tie.ratio.value for tie in race.runners_up if tie.tied and tie.ratio)
-    ends = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
-    return wording.count(race.tied) + (f" ({ends}×)" if ends else "")
+    """Return the number of ties, with the range of the intervals of their time over the winner's."""
+    ends = [tie.ratio.interval for tie in race.runners_up if tie.tied and tie.ratio]
+    if not ends:
+        return wording.count(race.tied)
+    lows, highs = zip(*ends, strict=True)
+    return f"{wording.count(race.tied)} ({min(lows):.3f} … {max(highs):.3f}×)"
+
+
+def _over_default(content: ReportContent, entry: TunedProblem) -> str | None:
+    """Return the default's time over the winner's, in the finals or in the portfolio's race."""
+    record, default = content.record, content.record.default.configuration
+    if (raced := entry.race.of(default)) and raced.ratio:
+        return wording.ratio(raced.ratio.value)
+    default_over, winner_over = (
+        1 + record.slowdown(entry.problem, configuration)
+        for configuration in (default, entry.configuration)
+    )
+    return wording.ratio(default_over / winner_over) if default_over < inf > winner_over else None
 
 
 def _time(entry: TunedProblem) -> str:

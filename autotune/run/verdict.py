@@ -105,11 +105,12 @@ def judge(
     1. Rank configurations by their median cost.
     2. If the best is not deterministic and a deterministic one costs at most `DETERMINISM` more,
        only deterministic configurations can win.
-    3. Of these, the configurations that are not significantly slower than the best are tied; see `is_slower`.
-    4. Among tied configurations within 0.3 % of the best, the one with the fewest registers wins: it leaves
-       most room for other kernels. With equal registers, the smaller median wins.
+    3. Of these, among the configurations within 0.3 % of the best and not significantly slower, the one with
+       the fewest registers wins: it leaves most room for other kernels. With equal registers, the smaller
+       median wins.
+    4. A configuration is tied if its ratio to the winner is not significantly above 1; see `paired_ratio`.
 
-    ``seed`` is the seed of the bootstrap of the ratios' intervals.
+    ``seed`` is the seed of the bootstrap of the vendors' intervals.
     """
     costs = [
         _costs(contender, samples, objective)
@@ -124,15 +125,17 @@ def judge(
         return None
     eligible = _eligible(race, ranked, costs)
     best = eligible[0]
-    tied = [
+    close = [
         place
         for place in eligible
-        if place == best or not is_slower(costs[place], costs[best], len(ranked))
+        if _is_close(costs[place], costs[best])
+        and not _is_slower(paired_ratio(costs[place], costs[best], len(ranked)))
     ]
     winner = min(
-        (place for place in tied if place == best or _is_close(costs[place], costs[best])),
-        key=lambda place: (race.contenders[place].registers, median(costs[place])),
+        {best, *close}, key=lambda place: (race.contenders[place].registers, median(costs[place]))
     )
+    paired = {place: paired_ratio(costs[place], costs[winner], len(ranked)) for place in ranked}
+    tied = [place for place in eligible if not _is_slower(paired[place])]
     vendors = sorted(
         (place for place in timed if race.contenders[place].vendor),
         key=lambda place: median(race.samples[place].times_ms),
@@ -142,12 +145,13 @@ def judge(
     for place in (winner, *(place for place in ranked if place != winner), *vendors):
         contender, samples = race.contenders[place], race.samples[place]
         needs_time_ratio = contender.vendor and objective.needs_energy
+        vendor_ratio = ratio(costs[place], costs[winner], seed) if costs[place] else None
         contenders.append(
             _summary(
                 contender,
                 samples,
                 tied=None if contender.vendor else place in tied,
-                ratio=ratio(costs[place], costs[winner], seed) if costs[place] else None,
+                ratio=vendor_ratio if contender.vendor else paired[place],
                 time_ratio=ratio(samples.times_ms, won_ms, seed) if needs_time_ratio else None,
             )
         )
@@ -163,16 +167,22 @@ def judge(
     return msgspec.structs.replace(result, noise=noise)
 
 
-def is_slower(costs: Sequence[float], best: Sequence[float], contenders: int) -> bool:
-    """Return whether a contender is significantly slower than the best; ``contenders`` is their number.
+def paired_ratio(costs: Sequence[float], winner: Sequence[float], contenders: int) -> Estimate:
+    """Return the median over rounds of a contender's cost over the winner's, with the interval that decides ties.
 
-    The test uses the exact interval of the median ratio (a sign test). The best is known only after the
-    race, so any pair could be compared: the error probability is divided by the number of pairs (Bonferroni).
+    The interval is the exact one of the median (a sign test). The winner is known only after the race, so
+    any pair could be compared: the error probability is divided by the number of pairs of ``contenders``
+    (Bonferroni).
     """
-    pairs = contenders * (contenders - 1) / 2
-    ratios = _by_round(costs, best)
-    low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
-    return low > 1 + _TIE_TOLERANCE
+    if costs is winner:
+        return Estimate(1.0, 1.0, 1.0)
+    pairs = max(1.0, contenders * (contenders - 1) / 2)
+    ratios = _by_round(costs, winner).tolist()
+    return Estimate(median(ratios), *median_interval(ratios, 1 - _FALSE_DIFFERENCE / pairs))
+
+
+def _is_slower(paired: Estimate) -> bool:
+    return paired.interval[0] > 1 + _TIE_TOLERANCE
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Estimate:
