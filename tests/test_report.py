@@ -302,7 +302,7 @@ def test_warnings_are_grouped_by_reason() -> None:
     provenance = msgspec.structs.replace(old.provenance, source="another")
     old = msgspec.structs.replace(old, provenance=provenance)
     assert results.warnings(content_of(old, [])) == [
-        "m=512, n=512; m=4096, n=4096: should be tuned again, the source changed since."
+        "m=512, n=512; m=4096, n=4096: should be tuned again, its source changed."
     ]
 
 
