@@ -89,6 +89,9 @@ def test_a_configuration_that_is_wrong_is_a_regression(project: Path, check: Che
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
+    document = json.loads(record_file("twin").read_text())
+    document["parameters"]["BLOCK"].append(7)
+    record_file("twin").write_text(json.dumps(document))
     edit_record("twin", configuration={"BLOCK": 7, "ITEMS": 1})
     (found,) = check(names=("twin",), code=5)
     assert (found["verdict"], found["now_ms"]) == ("wrong", None)

@@ -184,8 +184,8 @@ def test_an_own_record_comes_before_what_ships(edit):
         {"timing": "hot:graph"},
         {"timing": "mixed:graph"},
         {"gb_per_s": None},
-        {"problem": {"n": 1 << 28, "mode": "read", "offset_in": 0, "offset_out": 0}},
-        {"problem": {"n": 1 << 30, "mode": "read", "offset_in": 1, "offset_out": 0}},
+        {"problem": {"n": 1 << 28, "mode": "read", "offset_in": 0, "offset_out": 0}, "steps": []},
+        {"problem": {"n": 1 << 30, "mode": "read", "offset_in": 1, "offset_out": 0}, "steps": []},
     ],
 )
 def test_what_tells_no_limit_is_passed_over(edit, changes):
@@ -205,7 +205,8 @@ def test_the_rate_of_tensor_cores_is_that_of_halves(tmp_path, monkeypatch, dtype
     wanted = limit_problem("tensor", H100)
     assert wanted in find_kernel("hmma").problems["cuda"]
     for entry in document["problems"]:
-        change(entry, problem={**wanted, "dtype": dtype}, gflop_per_s=8e5, gb_per_s=25.0)
+        wanted = {**wanted, "dtype": dtype}
+        change(entry, problem=wanted, steps=[], gflop_per_s=8e5, gb_per_s=25.0)
     fields = {"m": "integer", "n": "integer", "steps": "integer", "dtype": "categorical"}
     document |= {"kernel": "hmma", "fields": fields, "problems": document["problems"][:1]}
     del document["portfolio"]

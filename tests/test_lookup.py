@@ -556,6 +556,7 @@ def test_the_newest_of_a_day_says_what_the_shape_is(
     for folder, document in zip(
         ("A", "B"), (new, old) if newest_first else (old, new), strict=True
     ):
+        document["device"]["name"] = folder
         path = given_folder / folder / f"{KERNEL}.json"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(document))
@@ -757,7 +758,7 @@ def test_bytes_changed_anywhere_answer_or_are_a_miss(given_folder: Path) -> None
             at = rng.randrange(len(data))
             end = at + rng.choice((0, 1, 2, 40))
             data[at:end] = rng.choice((b"", b"9" * 400, rng.randbytes(1), data[at : at + 40]))
-        path = given_folder / "X" / file
+        path = given_folder / "NVIDIA_H100_80GB_HBM3" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
         clear_cache()

@@ -19,7 +19,7 @@ from autotune.cli.kernels import ptx_of
 from autotune.compiling.binaries import compiled_for
 from autotune.devices.base import BoundLaunch
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import MODELS, Device, for_arch
+from autotune.devices.device import Device, arch_of_model, for_arch
 from autotune.errors import NothingValidError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.includes import flattened
@@ -53,7 +53,7 @@ def shipped_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def device_of(model: str) -> Device:
     """A GPU by the published limits of its architecture."""
-    return replace(for_arch(MODELS[model]), name=model)
+    return replace(for_arch(str(arch_of_model(model))), name=model)
 
 
 def test_the_newest_record_of_a_gpu_says_where_the_default_runs() -> None:

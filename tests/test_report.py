@@ -760,7 +760,7 @@ def test_no_control_character_of_a_record_reaches_a_page_or_a_terminal(
                 decode(json.dumps(document).encode())
             except RecordError:
                 holder[last] = text
-    file = tmp_path / "records" / "device" / "ffma.json"
+    file = tmp_path / "records" / "NVIDIA_H200" / "ffma.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(document))
     assert file.read_text().count("u202e") > 50

@@ -36,6 +36,7 @@ from autotune.kernel.space import is_member
 from autotune.languages.registry import compiler
 from autotune.measure.roofline import deciding_caches
 from autotune.measure.timing import Take, Timing, taking_of
+from autotune.tuned.dates import timestamp
 from autotune.tuned.lookup import promising, refresh, table_of
 from autotune.tuned.reading import user_folder
 from autotune.tuned.record import (
@@ -46,7 +47,6 @@ from autotune.tuned.record import (
     RecordedDevice,
     TunedProblem,
     TuningOrigin,
-    timestamp,
 )
 from autotune.tuned.writing import add_first_call
 from autotune.values import Configuration

@@ -11,13 +11,12 @@ import itertools
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from autotune.answers.table import AnswerTable, Cost, TableRow, predicted_ms
-from autotune.devices.device import CUDA_ARCHS, Device, for_arch
+from autotune.devices.device import CUDA_ARCHS, Device
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import broken_constraints, is_member
@@ -26,14 +25,12 @@ from autotune.measure.roofline import ARITHMETIC, implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
-from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of, moment
+from autotune.tuned.dates import is_future
+from autotune.tuned.record import TIME, Estimate, TunedProblem, TunedRecord, key_of
+from autotune.tuned.validity import wrong
 from autotune.tuned.writing import other_kernel
 from autotune.values import Configuration, Problem
 
-#: Maximum difference between the clocks of two machines.
-_MAX_CLOCK_DIFFERENCE = timedelta(days=1)
-#: Architectures of OpenCL devices.
-_OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
 #: Maximum relative difference between the predictions of two fits to the same times. If two formulas fit
 #: equally well, rounding decides which one is chosen.
 _MAX_FIT_DIFFERENCE = 0.05
@@ -85,20 +82,17 @@ def _refuse_first(faults: Iterator[str]) -> None:
         raise ValueError(fault)
 
 
-def _wrong(path: str, found: object, expected: str) -> str:
-    return f"{path} is {found!r:.120}, expected {expected:.120}"
-
-
 # ---------------------------------------------------------------------- measurements
 
 
 def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
     """Yield the faults of values that cannot be computed again."""
     if record.objective != TIME:
-        yield _wrong("objective", record.objective, f"{TIME!r}: lookup answers by time")
+        yield wrong("objective", record.objective, f"{TIME!r}: lookup answers by time")
     if difference := other_kernel(kernel, "it", record.fields, record.parameters):
         yield difference
-    yield from _device_faults(record)
+    if record.device.backend == "cuda" and record.device.arch not in CUDA_ARCHS:
+        yield wrong("device.arch", record.device.arch, f"one of {CUDA_ARCHS}")
     for number, entry in enumerate(record.problems):
         if why := changed_since(kernel, entry.origin.source, entry.origin.arguments):
             yield (
@@ -114,27 +108,8 @@ def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
 
 
 def _date_faults(path: str, text: str) -> Iterator[str]:
-    try:
-        is_past = moment(text) <= datetime.now(UTC) + _MAX_CLOCK_DIFFERENCE
-    except ValueError:
-        is_past = False
-    if not is_past:
-        yield _wrong(path, text, "a past time of ISO 8601")
-
-
-def _device_faults(record: TunedRecord) -> Iterator[str]:
-    device = record.device
-    if not device.name.strip():
-        yield _wrong("device.name", device.name, "a name")
-    if device.backend == "cuda":
-        if device.arch not in CUDA_ARCHS:  # for example sm_90a, which no lookup asks for
-            yield _wrong("device.arch", device.arch, f"one of {CUDA_ARCHS}")
-        known = for_arch(device.arch)
-        for name in ("shared_bytes_per_block", "warp_size", "max_threads_per_block"):
-            if (found := getattr(device, name)) != (expected := getattr(known, name)):
-                yield _wrong(f"device.{name}", found, f"{expected}")
-    elif device.backend != "opencl" or device.arch not in _OPENCL_ARCHS:
-        yield _wrong("device.arch", device.arch, f"an OpenCL architecture: {_OPENCL_ARCHS}")
+    if is_future(text):
+        yield wrong(path, text, "a past time")
 
 
 def _configuration_faults(record: TunedRecord, kernel: Kernel, device: Device) -> Iterator[str]:
@@ -151,10 +126,10 @@ def _configuration_faults(record: TunedRecord, kernel: Kernel, device: Device) -
         declared = kernel.parameters_of(values)
         for name, value in values.items():
             if value not in declared.get(name, ()):
-                yield _wrong(f"{path}.{name}", value, f"one of {declared.get(name, ())}")
+                yield wrong(f"{path}.{name}", value, f"one of {declared.get(name, ())}")
         if not is_member(kernel, values, device):
             rules = ", ".join(rule.name for rule in broken_constraints(kernel, values, device))
-            yield _wrong(
+            yield wrong(
                 path, values, f"a configuration of the space (it breaks {rules or 'a rule'})"
             )
         members.add(configuration)
@@ -167,14 +142,14 @@ def _entry_faults(path: str, entry: TunedProblem, kernel: Kernel, device: Device
         yield from _date_faults(f"{path}.confirmed.on", entry.confirmed.on)
     timing = Timing(race.timing)
     if timing is Timing.OTHER:
-        yield _wrong(f"{path}.race.timing", race.timing, f"one of {', '.join(Timing)}")
+        yield wrong(f"{path}.race.timing", race.timing, f"one of {', '.join(Timing)}")
     for number, found in enumerate(race.contenders):
         place = f"{path}.race.contenders[{number}]"
         for name in ("time_ms", "ratio", "time_ratio"):
             estimate: Estimate | None = getattr(found, name)
             low, high = estimate.interval if estimate else (1.0, 1.0)
             if estimate and not low <= estimate.value <= high:
-                yield _wrong(f"{place}.{name}", estimate.value, f"between {low} and {high}")
+                yield wrong(f"{place}.{name}", estimate.value, f"between {low} and {high}")
         if not found.vendor:
             values = Configuration(found.configuration)
             yield from _time_faults(
@@ -182,26 +157,24 @@ def _entry_faults(path: str, entry: TunedProblem, kernel: Kernel, device: Device
             )
     if checks := entry.checks:
         if not checks.rms_error <= checks.max_error <= checks.bound:
-            yield _wrong(f"{path}.checks.max_error", checks.max_error, "at most the bound")
+            yield wrong(f"{path}.checks.max_error", checks.max_error, "at most the bound")
         declared = kernel.tolerance_of(problem)
         if declared is not None and checks.bound > declared:
-            yield _wrong(f"{path}.checks.bound", checks.bound, f"at most {declared}")
+            yield wrong(f"{path}.checks.bound", checks.bound, f"at most {declared}")
     if entry.limit_name not in _LIMITS or (entry.limit_fraction or 0) > _MAX_LIMIT_SHARE:
         found_limit = (entry.limit_name, entry.limit_fraction)
-        yield _wrong(
+        yield wrong(
             f"{path}.limit_name", found_limit, f"one of {_LIMITS}, up to {_MAX_LIMIT_SHARE}"
         )
     if unknown := [name for name in entry.metrics if name not in kernel.metrics]:
-        yield _wrong(f"{path}.metrics", unknown[0], f"one of {tuple(kernel.metrics)}")
+        yield wrong(f"{path}.metrics", unknown[0], f"one of {tuple(kernel.metrics)}")
 
 
 def _portfolio_faults(record: TunedRecord, kernel: Kernel, device: Device) -> Iterator[str]:
     portfolio = record.portfolio
     if len(portfolio.configurations) > PORTFOLIO_SIZE:
         found = len(portfolio.configurations)
-        yield _wrong("len(portfolio.configurations)", found, f"at most {PORTFOLIO_SIZE}")
-    if len(set(map(key_of, portfolio.problems))) < len(portfolio.problems):
-        yield "portfolio.problems contains a problem twice"
+        yield wrong("len(portfolio.configurations)", found, f"at most {PORTFOLIO_SIZE}")
     tuned = {key_of(entry.problem): entry for entry in record.problems}
     for row, times_ms in enumerate(portfolio.median_ms):
         values = Configuration(portfolio.configurations[row])
@@ -227,7 +200,7 @@ def _time_faults(
 ) -> Iterator[str]:
     """Yield reasons why a configuration cannot have taken this time on a problem."""
     if not kernel.allows(values, problem):
-        yield _wrong(path, time_ms, f"no time: {values} does not allow the problem ({problem})")
+        yield wrong(path, time_ms, f"no time: {values} does not allow the problem ({problem})")
     work, is_cold = kernel.work_of(problem), timing.is_cold and timing is not Timing.OTHER
     if work and (why := implausible(time_ms, work, device, is_cold)):
         yield f"{path}: {why}"
@@ -290,6 +263,6 @@ def _differences(path: str, found: Any, expected: Any) -> Iterator[str]:
             yield from _differences(name, theirs.get(name), ours.get(name))
     elif isinstance(found, float) and isinstance(expected, float):
         if not math.isclose(found, expected, rel_tol=1e-9):
-            yield _wrong(path, found, repr(expected))
+            yield wrong(path, found, repr(expected))
     elif type(found) is not type(expected) or found != expected:
-        yield _wrong(path, found, repr(expected))
+        yield wrong(path, found, repr(expected))

@@ -13,6 +13,11 @@ from autotune.errors import UsageError, unknown
 
 #: Names of the backends.
 BACKENDS = ("cuda", "opencl")
+#: Architectures of OpenCL devices.
+OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
+#: Maximum number of blocks of a grid in x, y and z. Source: CUDA C++ Programming Guide, "Technical
+#: Specifications per Compute Capability".
+MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
@@ -147,22 +152,25 @@ def for_arch(arch: str) -> Device:
     )
 
 
-#: Architectures of common GPUs by the driver's name.
-MODELS = {
-    "Tesla T4": "sm_75",
-    "NVIDIA A100-PCIE-40GB": "sm_80",
-    "NVIDIA A100-SXM4-40GB": "sm_80",
-    "NVIDIA A100 80GB PCIe": "sm_80",
-    "NVIDIA A100-SXM4-80GB": "sm_80",
-    "NVIDIA A10": "sm_86",
-    "NVIDIA GeForce RTX 3090": "sm_86",
-    "NVIDIA L4": "sm_89",
-    "NVIDIA L40S": "sm_89",
-    "NVIDIA GeForce RTX 4090": "sm_89",
-    "NVIDIA H100 PCIe": "sm_90",
-    "NVIDIA B200": "sm_100",
-    "NVIDIA GeForce RTX 5090": "sm_120",
+#: Architectures of GPUs by a word of the driver's name, for example A100 in ``NVIDIA A100-SXM4-80GB``.
+_MODELS = {
+    **dict.fromkeys(("T4",), "sm_75"),
+    **dict.fromkeys(("A100", "A800", "A30"), "sm_80"),
+    **dict.fromkeys(("A10", "A10G", "A16", "A2", "A40"), "sm_86"),
+    **dict.fromkeys(("L4", "L40", "L40S"), "sm_89"),
+    **dict.fromkeys(("H100", "H200", "H800", "H20", "GH200"), "sm_90"),
+    **dict.fromkeys(("B100", "B200", "GB200"), "sm_100"),
+    **dict.fromkeys(("B300", "GB300"), "sm_103"),
 }
+#: Architectures of GeForce RTX GPUs by the first two digits of their number.
+_GEFORCE = {"20": "sm_75", "30": "sm_86", "40": "sm_89", "50": "sm_120"}
+
+
+def arch_of_model(name: str) -> str | None:
+    """Return the architecture of a common NVIDIA GPU, by the driver's name; None for other names."""
+    if found := re.search(r"GeForce RTX (\d\d)\d\d\b", name):
+        return _GEFORCE.get(found[1])
+    return next((_MODELS[word] for word in re.split(r"[ -]", name) if word in _MODELS), None)
 
 
 def _compute_capability(arch: str) -> int:

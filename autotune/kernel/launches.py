@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Convention
-from autotune.devices.device import Device
+from autotune.devices.device import MAX_GRID, Device
 from autotune.errors import SpecError
 from autotune.kernel.expression import (
     Json,
@@ -22,10 +22,6 @@ from autotune.kernel.expression import (
 )
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
 from autotune.values import Configuration, Problem
-
-#: Maximum number of blocks of a grid in x, y and z. Source: CUDA C++ Programming Guide, "Technical
-#: Specifications per Compute Capability".
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
@@ -125,7 +121,7 @@ def exceeded_limit(plan: LaunchSequence, binary: Binary | None, device: Device) 
                 f"{launch.entry}: a block of {threads} threads, but {device.name} allows "
                 f"{device.max_threads_per_block}; make the block smaller"
             )
-        for size, limit, axis in zip(launch.grid, _MAX_GRID, "xyz", strict=True):
+        for size, limit, axis in zip(launch.grid, MAX_GRID, "xyz", strict=True):
             if size > limit:
                 return f"{launch.entry}: grid {axis}={size}, but the limit is {limit}; make tiles larger"
         entry = binary.entry(launch.entry or "") if binary else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 from autotune.devices.base import with_defines
-from autotune.devices.device import CUDA_ARCHS, Device, for_arch
+from autotune.devices.device import CUDA_ARCHS, OPENCL_ARCHS, Device, for_arch
 from autotune.errors import SpecError
 from autotune.files import content_fingerprint
 from autotune.kernel.catalog import is_of_file
@@ -38,7 +38,7 @@ from autotune.values import SOURCE, Configuration, Problem
 #: A device of every architecture, for compiler options that depend on it.
 _DEVICES = (
     *map(for_arch, CUDA_ARCHS),
-    *(Device("opencl", arch, arch) for arch in ("opencl_cpu", "opencl_gpu")),
+    *(Device("opencl", arch, arch) for arch in OPENCL_ARCHS),
 )
 
 #: Attributes that Python adds to every class.

@@ -29,8 +29,9 @@ from autotune.retune.stale import Action, Reason, Target
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.request import EFFORTS, Effort, Request, Search
 from autotune.search.session import Budget, Phase
+from autotune.tuned.dates import timestamp
 from autotune.tuned.reading import user_folder
-from autotune.tuned.record import TIME, Confirmation, timestamp
+from autotune.tuned.record import TIME, Confirmation
 
 #: Maximum slowdown of a confirmed winner, as a share of its recorded time.
 TOLERANCE = 0.02

@@ -21,19 +21,20 @@ from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
 from autotune.measure.timing import Timing
 from autotune.project import id_of
+from autotune.tuned.dates import is_future, moment
 from autotune.tuned.merged import normal_arch
 from autotune.tuned.reading import (
     DamagedRecord,
     device_folders,
     layers,
     owner_of,
-    read,
     read_all,
+    read_in_place,
     tuned_folders,
     user_folder,
     warn_of_unowned,
 )
-from autotune.tuned.record import Confirmation, TunedProblem, TunedRecord, moment
+from autotune.tuned.record import Confirmation, TunedProblem, TunedRecord
 from autotune.tuned.writing import other_kernel
 from autotune.values import Configuration, Problem
 
@@ -170,7 +171,7 @@ def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -
         if device.folder not in device_folders(layer, directory) or not path.exists():
             continue
         try:
-            record = read(path)
+            record = read_in_place(path)
         except DamagedRecord as error:
             warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
             continue
@@ -305,7 +306,10 @@ def _aged(query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry) 
         yield Reason(f"the compiler changed: {last.toolchain} -> {toolchain}", Action.REMEASURE)
     if query.max_age_days is None:
         return
-    age = query.now - moment(last.on if isinstance(last, Confirmation) else last.tuned_on)
+    dated = last.on if isinstance(last, Confirmation) else last.tuned_on
+    age = query.now - moment(dated)
+    if is_future(dated, query.now):
+        yield Reason(f"it has a date in the future: {dated}", Action.REMEASURE)
     if age > timedelta(days=query.max_age_days):
         ago = f"{age.days} days" if age.days > 1 else f"{age // timedelta(hours=1)} hours"
         yield Reason(f"it was measured {ago} ago", Action.REMEASURE)

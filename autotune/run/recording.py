@@ -29,6 +29,7 @@ from autotune.measure.timing import Timing
 from autotune.run.plans import default_plan, plan_of, steps_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
+from autotune.tuned.dates import timestamp
 from autotune.tuned.record import (
     Checks,
     ContenderResult,
@@ -38,7 +39,6 @@ from autotune.tuned.record import (
     TunedProblem,
     TunedRecord,
     TuningOrigin,
-    timestamp,
 )
 from autotune.values import Configuration, Problem
 
@@ -213,7 +213,10 @@ def fitted_with(
     ]
     measured = msgspec.structs.replace(measured, tables=record.portfolio.tables)
     fitted = fitted_tables(measured, _launches(kernel, device), sizes, _winners(entries))
-    return msgspec.structs.replace(record, portfolio=fitted.portfolio), fitted.held_out
+    record = msgspec.structs.replace(
+        record, portfolio=fitted.portfolio, parameters=dict(kernel.parameters)
+    )
+    return record, fitted.held_out
 
 
 def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:

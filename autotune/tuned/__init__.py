@@ -1,8 +1,10 @@
 """Tuned records: their schema, files and merging, and the lookup of a configuration in them.
 
 ============= ====================================================================
-`record`      the schema of a record, and its time format
-`reading`     finds, reads and checks records
+`record`      the schema of a record
+`dates`       the times of records
+`reading`     finds and reads records
+`validity`    checks a record against itself
 `writing`     merges newly tuned problems into a record's file; finds records of other kernels
 `lookup`      finds the tuned configuration for a problem; finds this machine's GPU
 `merged`      merges the records of a kernel into a table; picks the plan for a problem

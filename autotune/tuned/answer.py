@@ -265,9 +265,11 @@ def _place(
     table: LookupTable, arch: str | int | None, device: Any
 ) -> tuple[str | None, str | None]:
     """Return the record folder and the architecture of a lookup's ``device`` and ``arch``."""
-    folder, arch_name = _folder(table, device), _arch(table, arch)
+    folder, arch_name, own = _folder(table, device), _arch(table, arch), _arch_of(device)
+    if folder in table.devices and own not in (None, table.devices[folder].arch):
+        folder = None  # a record of another GPU that bears its name
     if arch_name is None and folder not in table.devices:
-        arch_name = normal_arch(_arch_of(device))
+        arch_name = normal_arch(own)
     if arch_name is None and device is None:
         # Without a GPU only the user's records of the CPU can apply.
         arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
@@ -288,9 +290,9 @@ def _arch(table: LookupTable, arch: str | int | None) -> str | None:
 
 def _arch_of(device: Any) -> str | None:
     if isinstance(device, str):
-        from autotune.devices.device import MODELS
+        from autotune.devices.device import arch_of_model
 
-        return MODELS.get(device)
+        return arch_of_model(device)
     return getattr(device, "arch", None)
 
 

@@ -7,7 +7,8 @@ from typing import Literal, TypeAlias
 
 from autotune.answers.table import Sizes, Value
 from autotune.errors import UsageError
-from autotune.tuned.record import EFFORTS, TunedProblem, TunedRecord, key_of, moment
+from autotune.tuned.dates import moment
+from autotune.tuned.record import EFFORTS, TunedProblem, TunedRecord, key_of
 from autotune.tuned.writing import by_rule
 
 

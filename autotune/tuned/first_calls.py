@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from autotune.answers.table import Sizes
+from autotune.tuned.dates import moment
 from autotune.tuned.merged import LookupTable
 from autotune.tuned.reading import RecordFile, warn
-from autotune.tuned.record import TunedProblem, TunedRecord, key_of, moment
+from autotune.tuned.record import TunedProblem, TunedRecord, key_of
 
 #: Maximum number of entries of first calls in a record; a new entry removes the oldest.
 MAX_FIRST_CALLS = 4096

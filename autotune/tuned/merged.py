@@ -25,15 +25,9 @@ from autotune.answers.table import (
     expected_of,
     place_of,
 )
+from autotune.tuned.dates import moment
 from autotune.tuned.reading import RecordFile
-from autotune.tuned.record import (
-    TIME,
-    Provenance,
-    RecordedDevice,
-    TunedProblem,
-    TunedRecord,
-    moment,
-)
+from autotune.tuned.record import TIME, Provenance, RecordedDevice, TunedProblem, TunedRecord
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from autotune.answers.table import MAX_LEVELS, OWN_FEATURES, Portfolio, Prediction, Split
 from autotune.errors import RecordError, UsageError, unknown
 from autotune.files import data_path
-from autotune.kernel.expression import OPERATORS
 from autotune.project import (
     Project,
     bundled_project,
@@ -25,8 +23,8 @@ from autotune.project import (
     project_of,
     space_places,
 )
-from autotune.tuned.record import FORMAT, SCHEMA_VERSION, TunedRecord, key_of, moment
-from autotune.values import SOURCE
+from autotune.tuned.record import FORMAT, SCHEMA_VERSION, TunedRecord
+from autotune.tuned.validity import check
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 #: Maximum number of bytes of a record: a hundred times the largest shipped record. Reading takes half a second.
 MAX_BYTES = 32 << 20
-#: Deepest nesting of operations in a stored expression; it bounds the recursion of functions that walk it.
-MAX_DEPTH = 64
 
 
 class DamagedRecord(RecordError):
@@ -274,16 +270,28 @@ def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
 
 
 def _readable(path: Path | str) -> TunedRecord | None:
-    kernel = os.path.basename(path).removesuffix(".json")
     try:
-        record = read(path)
-        if record.kernel != kernel:
-            raise RecordError(f"{path}: the record is of another kernel, {record.kernel:.40}")
+        return read_in_place(path)
     except RecordError as error:
+        kernel = os.path.basename(path).removesuffix(".json")
         warn(
             f"tuned record left out: {error}; repair or remove it, or tune again: autotune run {kernel}"
         )
         return None
+
+
+def read_in_place(path: Path | str) -> TunedRecord:
+    """Read one record; raise `RecordError` if its kernel or device is not that of its path."""
+    record = read(path)
+    folder, file = os.path.split(path)
+    named = os.path.basename(folder), file.removesuffix(".json")
+    for noun, found, here in zip(
+        ("device", "kernel"), (record.device.folder, record.kernel), named, strict=True
+    ):
+        if found != here:
+            raise RecordError(
+                f"{path}: the record is of another {noun}, {found:.80}, not of {here}"
+            )
     return record
 
 
@@ -313,22 +321,32 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     if len(data) > MAX_BYTES:
         raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so not a tuned record")
     try:
-        head = _HEAD.decode(data)
-        if head.format == FORMAT and head.schema_version == SCHEMA_VERSION:
-            record = _RECORD.decode(data)
-            check(record)
-            return record
+        record = _RECORD.decode(data)
+        check(record)
+        return record
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {error!s:.300}") from error
-    if head.format != FORMAT:
-        raise RecordError(f"{name}: not a tuned record of autotune")
+        raise _foreign(data, name) or DamagedRecord(
+            f"{name}: not a tuned record, or damaged: {error!s:.300}"
+        ) from error
+
+
+def _foreign(data: bytes, name: str) -> RecordError | None:
+    """Return the error of a file that is no tuned record or has another schema; else None."""
+    try:
+        head = _HEAD.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
     version = head.schema_version
-    if isinstance(version, int) and version < SCHEMA_VERSION:
-        raise DamagedRecord(
+    if head.format != FORMAT:
+        return RecordError(f"{name}: not a tuned record of autotune")
+    if type(version) is int and version < SCHEMA_VERSION:
+        return DamagedRecord(
             f"{name}: tuned record of schema {version}, older than {SCHEMA_VERSION}, the schema of this "
             "autotune; delete the file, and tune again: autotune run KERNEL"
         )
-    raise RecordError(
+    if version == SCHEMA_VERSION:
+        return None
+    return RecordError(
         f"{name}: tuned record of schema {version!s:.40}, newer than {SCHEMA_VERSION}, the schema of this "
         "autotune; upgrade autotune"
     )
@@ -337,124 +355,3 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
 def warn(message: str) -> None:
     """Warn of a record that is left out, or of a default in its place."""
     warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
-# ---------------------------------------------------------------------- checking
-
-
-def check(record: TunedRecord) -> None:
-    """Raise `ValueError` if a name, a declared value, an expression or the shape of a table is invalid."""
-    names = [*record.fields, *record.parameters, *record.layout]
-    for name in (record.kernel, *names):
-        if not name.isidentifier() or not name.isascii():
-            raise ValueError(f"{name!r} is not an identifier")
-    if len(set(names)) < len(names):
-        raise ValueError("two of the problem fields, parameters and layout fields have one name")
-    moment(record.provenance.created)
-    _check_sources(record)
-    for name, values in record.parameters.items():
-        if len({type(value) for value in values}) > 1:
-            raise ValueError(f"parameter {name} has values of several types")
-    if len({key_of(tuned.problem) for tuned in record.problems}) < len(record.problems):
-        raise ValueError("a problem occurs twice")
-    _check_members(record)
-    integers = {name for name, kind in record.fields.items() if kind == "integer"}
-    layout = integers | set(record.layout)
-    # Plans of one record have few different grids and conditions.
-    plans = list(record.plans())
-    grids = {msgspec.json.encode(form): form for plan in plans for form in plan.grid or ()}
-    conditions = {msgspec.json.encode(plan.requires): plan.requires for plan in plans}
-    for form in grids.values():
-        _check_expression(form, integers)
-    for condition in conditions.values():
-        if condition is not None:
-            _check_expression(condition, layout)
-    _check_portfolio(record.portfolio, integers)
-
-
-def _check_sources(record: TunedRecord) -> None:
-    if not record.sources:
-        return
-    if record.parameters.get(SOURCE) != tuple(record.sources):
-        raise ValueError(f"the values of parameter {SOURCE} are not the names of the sources")
-    own = {name for names in record.sources.values() for name in names}
-    if own != record.parameters.keys() - {SOURCE}:
-        raise ValueError("the parameters of the sources are not those of the record")
-
-
-def _check_members(record: TunedRecord) -> None:
-    contenders = [found for tuned in record.problems for found in tuned.race.contenders]
-    if any(bool(found.vendor) == (found.configuration is not None) for found in contenders):
-        raise ValueError("a contender must be either a configuration or a vendor's call")
-    for tuned in record.problems:
-        if tuned.winner.configuration != tuned.configuration:
-            raise ValueError(f"problem {dict(tuned.problem)}: the first plan is not of the winner")
-    problems = [tuned.problem for tuned in record.problems] + [*record.portfolio.problems]
-    problems += [row.problem for table in record.portfolio.tables for row in table.rows]
-    for problem in problems:
-        kinds = {n: "integer" if isinstance(v, int) else "categorical" for n, v in problem.items()}
-        if kinds != record.fields:
-            raise ValueError(f"problem {dict(problem)} does not have the fields {record.fields}")
-    configurations: list[Any] = [plan.configuration for plan in record.plans()]
-    configurations += record.portfolio.configurations
-    configurations += [found.configuration for found in contenders if not found.vendor]
-    declared = {name: type(values[0]) for name, values in record.parameters.items()}
-    for configuration in configurations:
-        is_declared = record.is_declared(configuration)
-        if not is_declared or any(type(v) is not declared[n] for n, v in configuration.items()):
-            raise ValueError(
-                f"configuration {dict(configuration)} does not have the declared parameters and types"
-            )
-
-
-def _check_expression(form: object, integers: set[str], depth: int = 0) -> None:
-    match form:
-        case [str(operator), first, second] if operator in OPERATORS and depth < MAX_DEPTH:
-            _check_expression(first, integers, depth + 1)
-            _check_expression(second, integers, depth + 1)
-        case str() if form not in integers:
-            raise ValueError(f"an expression has {form!r}, which is not an integer problem field")
-        case bool() | float() | list() | dict() | None:
-            raise ValueError(
-                f"not an expression, or one with more than {MAX_DEPTH} nested operations: {form!r}"
-            )
-
-
-def _check_portfolio(portfolio: Portfolio, integers: set[str]) -> None:
-    shape = [len(portfolio.problems)] * len(portfolio.configurations)
-    if [len(times) for times in portfolio.median_ms] != shape:
-        raise ValueError("the portfolio's times do not match its configurations and problems")
-    for table in portfolio.tables:
-        for cost in table.prediction.costs if table.prediction else ():
-            terms = [*cost.fixed, *(term for _, terms in cost.waves for term in terms)]
-            names = {name for _, names in terms for name in names} | set(cost.misaligned)
-            if names - integers:
-                raise ValueError(
-                    f"a cost has {sorted(names - integers)}, which are not integer problem fields"
-                )
-            if cost.plan.grid is None:
-                raise ValueError("a cost has no grid")
-        if table.prediction:
-            _check_trees(table.prediction, len(integers))
-
-
-def _check_trees(prediction: Prediction, integers: int) -> None:
-    if prediction.corrections and len(prediction.corrections) != len(prediction.costs):
-        raise ValueError("the corrections do not match the costs")
-    pairs = zip(prediction.costs, prediction.corrections, strict=False)
-    if any(trees and not cost.waves for cost, trees in pairs):
-        raise ValueError("a cost has corrections but no waves")
-    trees: list[tuple[Sequence[Split], Sequence[object], int]] = [
-        (tree.splits, tree.factors, OWN_FEATURES)
-        for trees in prediction.corrections
-        for tree in trees
-    ]
-    if expected := prediction.expected:
-        trees.append((expected.splits, expected.shares, 0))
-        if len(expected.ranges) != integers:
-            raise ValueError("the ranges of an expectation do not match the integer problem fields")
-    for splits, outcomes, further in trees:
-        if len(splits) > MAX_LEVELS or len(outcomes) != 1 << len(splits):
-            raise ValueError("the outcomes of a tree do not match its splits")
-        if any(feature >= 2 * integers + further for feature, _ in splits):
-            raise ValueError("a tree splits an unknown feature")

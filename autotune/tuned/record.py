@@ -5,8 +5,7 @@ Lookup imports this module, so it has no heavy imports. `autotune.answers.table`
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from autotune.devices.device import Device
 
 #: The field ``schema_version`` of a record; records of other versions are refused.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION: Literal[2] = 2
 #: The field ``format`` of a record.
-FORMAT = "autotune tuned record"
+FORMAT: Literal["autotune tuned record"] = "autotune tuned record"
 
 #: The default objective.
 TIME = "time"
@@ -45,6 +44,8 @@ EFFORTS = ("first_call", "quick", "full")
 
 #: Free text, for example the name of a driver, a compiler or a library.
 Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
+#: A digest of files, compared for equality only.
+Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 #: A text that may be part of a path.
 Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
@@ -57,8 +58,9 @@ ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
 class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The device that a record was measured on; see `autotune.devices.device.Device`."""
 
-    backend: Word
-    name: Text
+    backend: Literal["cuda", "opencl"]
+    #: One line.
+    name: Annotated[str, msgspec.Meta(max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
     arch: Word
     uuid: Text = ""
     driver: Text = ""
@@ -105,7 +107,7 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):
     """One kernel launch of a step sequence."""
 
-    entry: str
+    entry: Text
     #: Grid for the problem of the entry.
     concrete_grid: Triple
     block: Triple
@@ -257,7 +259,7 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """The latest check that verified and measured an entry again, and found it correct and not slower."""
 
-    #: Time of the check; see `timestamp`.
+    #: Time of the check; see `autotune.tuned.dates`.
     on: str
     driver: Text
     toolchain: Text
@@ -269,21 +271,21 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
 class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The date, method and sources of the tuning of a problem."""
 
-    #: Time; see `timestamp`.
+    #: Time; see `autotune.tuned.dates`.
     tuned_on: str
     #: Fingerprint of all sources of the kernel, not only of the winner's.
-    source: str
+    source: Fingerprint
     #: Fingerprint of the space file's arguments, reference, launch and options.
-    arguments: str
+    arguments: Fingerprint
     #: Compiler options of the winner, without its defines.
-    options: tuple[str, ...] = ()
+    options: tuple[Text, ...] = ()
     driver: Text
     toolchain: Text
     #: The device of the final race.
     device_uuid: Text
     effort: Literal["first_call", "quick", "full"]
     strategy: Text
-    seed: int
+    seed: Integer
     evaluations: Count
     #: The command of the run, without folders; empty in older records.
     command: Annotated[str, msgspec.Meta(max_length=2000)] = ""
@@ -341,12 +343,16 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Return the winner's median time in the final race, in ms."""
         return self.winner.time_ms.value
 
-    def untraced_grid(self, kernel: str) -> Triple | None:
-        """Return the grid of the main launch for this problem if the plan has no grid; else None."""
-        # `autotune.kernel.launches` has the same rule for the main launch, but is too heavy to import.
+    def main_launch(self, kernel: str) -> LaunchStep | None:
+        """Return the launch of the function with the kernel's name, else the first; None without launches."""
+        # `autotune.kernel.launches` has the same rule, but is too heavy to import.
         launches = [step for step in self.steps if isinstance(step, LaunchStep)]
         named = (step for step in launches if step.entry == kernel)
-        main = next(named, launches[0] if launches else None)
+        return next(named, launches[0] if launches else None)
+
+    def untraced_grid(self, kernel: str) -> Triple | None:
+        """Return the grid of the main launch for this problem if the plan has no grid; else None."""
+        main = self.main_launch(kernel)
         return main.concrete_grid if main and self.plan.grid is None else None
 
 
@@ -362,7 +368,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str = ""
     #: Fingerprint of each file of the kernel by its path from the space file; see `autotune.project.file_name`.
     files: Mapping[FileName, str] = {}
-    #: Time; see `timestamp`. The latest record of a kernel decides its fields and parameters.
+    #: Time; see `autotune.tuned.dates`. The latest record of a kernel decides its fields and parameters.
     created: str
 
     def changes_since(self, source: str, arguments: str) -> tuple[str, ...]:
@@ -392,9 +398,9 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     first_calls: tuple[msgspec.Raw, ...] = ()
     provenance: Provenance
     #: The objective of all problems: ``time``, ``energy`` or ``edp``.
-    objective: str = TIME
-    schema_version: int = SCHEMA_VERSION
-    format: str = FORMAT
+    objective: Annotated[str, msgspec.Meta(pattern=r"^(time|energy|edp)\Z")] = TIME
+    schema_version: Literal[2] = SCHEMA_VERSION
+    format: Literal["autotune tuned record"] = FORMAT
 
     @property
     def is_tuned(self) -> bool:
@@ -464,25 +470,17 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def is_declared(self, configuration: Mapping[str, Value]) -> bool:
         """Return whether a configuration has exactly the parameters of its source."""
-        own = self.sources.get(str(configuration.get(SOURCE))) if self.sources else self.parameters
-        named = {SOURCE} if self.sources else set[str]()
-        return own is not None and set(configuration) == named.union(own)
+        source = configuration.get(SOURCE) if self.sources else None
+        return configuration.keys() == self._names.get(source)
+
+    @cached_property
+    def _names(self) -> dict[object, Set[str]]:
+        """The names of the parameters of each source; of the only source by None."""
+        if not self.sources:
+            return {None: self.parameters.keys()}
+        return {name: {SOURCE, *own} for name, own in self.sources.items()}
 
 
 def key_of(problem: Mapping[str, int | str]) -> ProblemItems:
     """Return a problem as a key that does not depend on the order of its fields."""
     return frozenset(problem.items())
-
-
-def timestamp() -> str:
-    """Return the current time in the format of records: ISO 8601, UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def moment(text: str) -> datetime:
-    """Return the time of an ISO 8601 text; the zone is UTC unless the text has one."""
-    try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text!r} is not an ISO 8601 time") from error

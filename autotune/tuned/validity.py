@@ -1,0 +1,369 @@
+"""Checks a decoded record against itself: values against its parameters, launches against its device.
+
+msgspec checks types and ranges; these checks compare members with each other. Each error names the place, the value
+and what is allowed. Lookup imports this module, so it has no heavy imports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from math import prod
+from typing import Any, TypeAlias
+
+import msgspec
+
+from autotune.answers.table import (
+    MAX_LEVELS,
+    OWN_FEATURES,
+    Plan,
+    Portfolio,
+    Prediction,
+    Sizes,
+    Split,
+    Value,
+)
+from autotune.devices.device import (
+    CUDA_ARCHS,
+    MAX_GRID,
+    OPENCL_ARCHS,
+    Device,
+    arch_of_model,
+    for_arch,
+)
+from autotune.kernel.expression import OPERATORS, value_of
+from autotune.tuned.dates import moment
+from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord, key_of
+from autotune.values import SOURCE
+
+#: Deepest nesting of operations in a stored expression; it bounds the recursion of functions that walk it.
+MAX_DEPTH = 64
+
+#: Names of members and positions in lists, from the record down; see `named`.
+Place: TypeAlias = tuple[str | int, ...]
+
+
+def check(record: TunedRecord) -> None:
+    """Raise `ValueError` with the first place whose value contradicts other members of the record."""
+    _check_names(record)
+    _check_device(record.device)
+    _check_sources(record)
+    _check_dates(record)
+    _check_problems(record)
+    _check_configurations(record)
+    _check_plans(record)
+    for number, tuned in enumerate(record.problems):
+        _check_race(number, tuned, record.kernel)
+    _check_portfolio(record.portfolio, _integers(record))
+
+
+def wrong(place: Place | str, found: object, expected: str) -> str:
+    """Return the message that a value is not allowed in a place."""
+    return f"{named(place)} is {found!r:.120}, expected {expected:.120}"
+
+
+def named(place: Place | str) -> str:
+    """Return a place in words, for example ``problems[0].plans[1].grid``."""
+    if isinstance(place, str):
+        return place
+    parts = (f".{part}" if isinstance(part, str) else f"[{part}]" for part in place)
+    return "".join(parts).removeprefix(".")
+
+
+# ---------------------------------------------------------------------- declarations
+
+
+def _check_names(record: TunedRecord) -> None:
+    names = [*record.fields, *record.parameters, *record.layout]
+    for name in (record.kernel, *names):
+        if not name.isidentifier() or not name.isascii():
+            raise ValueError(f"{name!r:.120} is not an identifier")
+    if len(set(names)) < len(names):
+        raise ValueError("two of the problem fields, parameters and layout fields have one name")
+    for name, values in record.parameters.items():
+        if len({type(value) for value in values}) > 1:
+            raise ValueError(f"parameters.{name} has values of several types")
+
+
+def _check_device(device: RecordedDevice) -> None:
+    if device.backend == "opencl":
+        if device.arch not in OPENCL_ARCHS:
+            raise ValueError(wrong("device.arch", device.arch, f"one of {OPENCL_ARCHS}"))
+        return
+    expected = arch_of_model(device.name)
+    if expected and device.arch != expected:
+        raise ValueError(wrong("device.arch", device.arch, f"{expected}, that of {device.name}"))
+    if not re.fullmatch(r"sm_([1-9]\d|[12]\d\d)", device.arch):  # not sm_90a: no lookup asks for it
+        raise ValueError(wrong("device.arch", device.arch, "an architecture, for example 'sm_90'"))
+    limits = for_arch(device.arch) if device.arch in CUDA_ARCHS else None
+    if limits and device.shared_bytes_per_block > limits.shared_bytes_per_block:
+        found, most = device.shared_bytes_per_block, limits.shared_bytes_per_block
+        raise ValueError(wrong("device.shared_bytes_per_block", found, f"at most {most}"))
+    for name in ("warp_size", "max_threads_per_block"):
+        found, every = getattr(device, name), getattr(Device, name)
+        if found != every:
+            raise ValueError(wrong(("device", name), found, f"{every}, as of every CUDA device"))
+
+
+def _check_sources(record: TunedRecord) -> None:
+    if not record.sources:
+        return
+    if record.parameters.get(SOURCE) != tuple(record.sources):
+        raise ValueError(f"the values of parameter {SOURCE} are not the names of the sources")
+    own = {name for names in record.sources.values() for name in names}
+    if own != record.parameters.keys() - {SOURCE}:
+        raise ValueError("the parameters of the sources are not those of the record")
+
+
+def _check_dates(record: TunedRecord) -> None:
+    dates: list[tuple[Place, str]] = [(("provenance", "created"), record.provenance.created)]
+    for number, tuned in enumerate(record.problems):
+        dates.append((("problems", number, "origin", "tuned_on"), tuned.origin.tuned_on))
+        if tuned.confirmed:
+            dates.append((("problems", number, "confirmed", "on"), tuned.confirmed.on))
+    for place, text in dates:
+        try:
+            moment(text)
+        except ValueError as error:
+            raise ValueError(wrong(place, text, "a time of ISO 8601")) from error
+
+
+# ---------------------------------------------------------------------- problems and configurations
+
+
+def _integers(record: TunedRecord) -> set[str]:
+    return {name for name, kind in record.fields.items() if kind == "integer"}
+
+
+def _check_problems(record: TunedRecord) -> None:
+    """Check the fields of every problem; in each list, no problem occurs twice."""
+    kinds = {name: int if kind == "integer" else str for name, kind in record.fields.items()}
+    portfolio = record.portfolio
+    rows: list[tuple[Place, Sizes]] = []
+    for number, table in enumerate(portfolio.tables):
+        place: Place = ("portfolio", "tables", number, "rows")
+        rows += [((*place, at), row.problem) for at, row in enumerate(table.rows)]
+        categories = {
+            tuple(value for value in row.problem.values() if isinstance(value, str))
+            for row in table.rows
+        }
+        if len(categories) > 1:
+            raise ValueError(f"{named(place)} have problems of several categories")
+    lists: list[list[tuple[Place, Sizes]]] = [
+        [(("problems", at), tuned.problem) for at, tuned in enumerate(record.problems)],
+        [(("portfolio", "problems", at), each) for at, each in enumerate(portfolio.problems)],
+        rows,
+    ]
+    for found in lists:
+        for at, problem in found:
+            if problem.keys() != kinds.keys() or any(
+                value.__class__ is not kinds[name] for name, value in problem.items()
+            ):
+                raise ValueError(
+                    f"{named(at)}: {dict(problem)!r:.200} does not have the fields {record.fields}"
+                )
+        if len({key_of(problem) for _, problem in found}) < len(found):
+            seen: set[object] = set()
+            for at, problem in found:
+                if key_of(problem) in seen:
+                    raise ValueError(f"{named(at)}: a problem occurs twice: {dict(problem)}")
+                seen.add(key_of(problem))
+
+
+def configurations(record: TunedRecord) -> Iterator[tuple[Place, Mapping[str, Value]]]:
+    """Yield every configuration of a record, with its place."""
+    for place, plan, _ in _plans(record):
+        yield (*place, "configuration"), plan.configuration
+    for number, configuration in enumerate(record.portfolio.configurations):
+        yield ("portfolio", "configurations", number), configuration
+    for number, tuned in enumerate(record.problems):
+        for at, found in enumerate(tuned.race.contenders):
+            if found.configuration is not None:
+                place = "problems", number, "race", "contenders", at, "configuration"
+                yield place, found.configuration
+
+
+def _check_configurations(record: TunedRecord) -> None:
+    """Check names, types and values; an entry may have a value that is no longer declared: it answers nothing."""
+    kinds = {name: type(values[0]) for name, values in record.parameters.items()}
+    allowed = {(name, value) for name, values in record.parameters.items() for value in values}
+    known = set[bytes]()  # one record has few different configurations
+    for place, configuration in configurations(record):
+        encoded = msgspec.json.encode(configuration, enc_hook=dict)
+        if encoded in known:
+            continue
+        if not record.is_declared(configuration):
+            raise ValueError(
+                f"{named(place)}: {dict(configuration)!r:.200} does not have the declared parameters"
+            )
+        for name, value in configuration.items():
+            is_declared = (name, value) in allowed
+            if value.__class__ is not kinds[name] or not (is_declared or place[0] == "problems"):
+                declared = f"one of {record.parameters[name]}"
+                raise ValueError(wrong((*place, name), value, declared))
+            if not is_declared:
+                break
+        else:
+            known.add(encoded)
+
+
+# ---------------------------------------------------------------------- launches
+
+
+def _plans(record: TunedRecord) -> Iterator[tuple[Place, Plan, Sizes | None]]:
+    """Yield place, plan and measured problem of every plan; None if the plan is of no single problem."""
+    yield ("default",), record.default, None
+    for number, tuned in enumerate(record.problems):
+        for at, plan in enumerate(tuned.plans):
+            yield ("problems", number, "plans", at), plan, tuned.problem
+    for number, table in enumerate(record.portfolio.tables):
+        place = "portfolio", "tables", number
+        for at, row in enumerate(table.rows):
+            for which, plan in enumerate(row.plans):
+                yield (*place, "rows", at, "plans", which), plan, row.problem
+        for at, cost in enumerate(table.prediction.costs if table.prediction else ()):
+            yield (*place, "prediction", "costs", at, "plan"), cost.plan, None
+
+
+def _check_plans(record: TunedRecord) -> None:
+    """Check expressions, and that launches fit the device; the default may be for other devices."""
+    integers = _integers(record)
+    with_layout = integers | record.layout.keys()
+    known = set[bytes]()  # plans of one record have few different grids and conditions
+    for place, plan, problem in _plans(record):
+        if place[0] != "default":
+            _check_launch(place, plan, record.device)
+        if plan.grid is not None and (grid := msgspec.json.encode(plan.grid)) not in known:
+            for form in plan.grid:
+                _check_expression((*place, "grid"), form, integers)
+            if problem is not None:
+                known.add(grid)
+                _check_grid(place, plan, problem)
+        if plan.requires is None:
+            continue
+        if (condition := msgspec.json.encode(plan.requires)) not in known:
+            known.add(condition)
+            _check_expression((*place, "requires"), plan.requires, with_layout)
+
+
+def _check_launch(place: Place, plan: Plan, device: RecordedDevice) -> None:
+    threads, most = prod(plan.block), device.max_threads_per_block
+    if threads > most:
+        allowed = f"at most {most} threads, the limit of {device.name}"
+        raise ValueError(wrong((*place, "block"), plan.block, allowed))
+    most = device.shared_bytes_per_block
+    if plan.shared_bytes > most > 0:
+        allowed = f"at most {most}, the limit of {device.name}"
+        raise ValueError(wrong((*place, "shared_bytes"), plan.shared_bytes, allowed))
+
+
+def _check_grid(place: Place, plan: Plan, problem: Sizes) -> None:
+    try:
+        grid = grid_of(plan, problem)
+    except ValueError as error:
+        raise ValueError(f"{named((*place, 'grid'))}: {error}") from error
+    if any(not 1 <= extent <= most for extent, most in zip(grid, MAX_GRID, strict=True)):
+        raise ValueError(
+            wrong((*place, "grid"), grid, f"for {dict(problem)} 1 to {MAX_GRID} blocks")
+        )
+
+
+def grid_of(plan: Plan, problem: Mapping[str, object]) -> tuple[int, ...]:
+    """Return the blocks of a plan with a grid for a problem; raise `ValueError` if they need more than 64 bits."""
+    return tuple(value_of(form, problem) for form in plan.grid or ())
+
+
+def _check_race(number: int, tuned: TunedProblem, kernel: str) -> None:
+    """Check the contenders, and that the first plan is the winner's and its main launch."""
+    for at, found in enumerate(tuned.race.contenders):
+        if bool(found.vendor) == (found.configuration is not None):
+            place = named(("problems", number, "race", "contenders", at))
+            raise ValueError(f"{place} must be either a configuration or a vendor's call")
+    first, plan, main = ("problems", number, "plans", 0), tuned.plan, tuned.main_launch(kernel)
+    if tuned.winner.configuration != plan.configuration:
+        raise ValueError(f"{named(first)}: it is not the plan of the winner")
+    if main is None:
+        return
+    for name in ("block", "shared_bytes"):
+        recorded, launched = getattr(plan, name), getattr(main, name)
+        if recorded != launched:
+            raise ValueError(wrong((*first, name), recorded, f"{launched}, as in its steps"))
+    if plan.grid is not None and (grid := grid_of(plan, tuned.problem)) != main.concrete_grid:
+        launched = f"for its problem {main.concrete_grid}, as in its steps"
+        raise ValueError(wrong((*first, "grid"), grid, launched))
+
+
+def _check_expression(place: Place, form: object, names: Set[str], depth: int = 0) -> None:
+    if form.__class__ is int:
+        return
+    if isinstance(form, str):
+        if form not in names:
+            raise ValueError(
+                f"{named(place)}: an expression has {form!r:.120}, which is not an integer problem field"
+            )
+    elif isinstance(form, list) and len(form) == 3 and _is_operator(form[0]) and depth < MAX_DEPTH:
+        _check_expression(place, form[1], names, depth + 1)
+        _check_expression(place, form[2], names, depth + 1)
+    else:
+        raise ValueError(
+            f"{named(place)}: not an expression, or one with more than {MAX_DEPTH} nested operations: "
+            f"{form!r:.120}"
+        )
+
+
+def _is_operator(name: object) -> bool:
+    return isinstance(name, str) and name in OPERATORS
+
+
+# ---------------------------------------------------------------------- the portfolio
+
+
+def _check_portfolio(portfolio: Portfolio, integers: set[str]) -> None:
+    shape = [len(portfolio.problems)] * len(portfolio.configurations)
+    if [len(times) for times in portfolio.median_ms] != shape:
+        raise ValueError(
+            "portfolio.median_ms does not have a row per configuration and a column per problem"
+        )
+    for number, table in enumerate(portfolio.tables):
+        place: Place = ("portfolio", "tables", number, "prediction")
+        for at, cost in enumerate(table.prediction.costs if table.prediction else ()):
+            terms = [*cost.fixed, *(term for _, terms in cost.waves for term in terms)]
+            names = {name for _, names in terms for name in names} | set(cost.misaligned)
+            of_cost = (*place, "costs", at)
+            if names - integers:
+                raise ValueError(
+                    f"{named(of_cost)}: a cost has {sorted(names - integers)!s:.120}, which are not integer "
+                    "problem fields"
+                )
+            if cost.plan.grid is None:
+                raise ValueError(f"{named(of_cost)}: a cost has no grid")
+        if table.prediction:
+            try:
+                _check_trees(table.prediction, len(integers))
+            except ValueError as error:
+                raise ValueError(f"{named(place)}: {error}") from error
+
+
+def _check_trees(prediction: Prediction, integers: int) -> None:
+    if prediction.corrections and len(prediction.corrections) != len(prediction.costs):
+        raise ValueError("the corrections do not match the costs")
+    pairs = zip(prediction.costs, prediction.corrections, strict=False)
+    if any(trees and not cost.waves for cost, trees in pairs):
+        raise ValueError("a cost has corrections but no waves")
+    trees: list[tuple[Sequence[Split], Sequence[Any], int]] = [
+        (tree.splits, tree.factors, OWN_FEATURES)
+        for trees in prediction.corrections
+        for tree in trees
+    ]
+    if expected := prediction.expected:
+        trees.append((expected.splits, expected.shares, 0))
+        if len(expected.ranges) != integers:
+            raise ValueError("the ranges of an expectation do not match the integer problem fields")
+        for low, high in (*expected.ranges, *expected.shares):
+            if low > high:
+                raise ValueError(f"an expectation has a range from {low} to {high}")
+    for splits, outcomes, further in trees:
+        if len(splits) > MAX_LEVELS or len(outcomes) != 1 << len(splits):
+            raise ValueError("the outcomes of a tree do not match its splits")
+        if any(feature >= 2 * integers + further for feature, _ in splits):
+            raise ValueError("a tree splits an unknown feature")
