@@ -29,6 +29,7 @@ EXTRAS = {
     "bokeh": "fleet",
     "cloudpickle": "tune",
     "cmaes": "tune",
+    "cryptography": "fleet",
     "cuda": "nvrtc",
     "cupy": "cuda13",
     "dask": "fleet",

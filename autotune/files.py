@@ -59,7 +59,7 @@ def content_fingerprint(data: bytes) -> str:
     return sha256(data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).hexdigest()
 
 
-def write_atomically(file: Path, data: bytes) -> None:
+def write_atomically(file: Path, data: bytes, mode: int = 0o644) -> None:
     """Write a file so that readers see either the old content or the whole new content."""
     import tempfile
 
@@ -69,7 +69,7 @@ def write_atomically(file: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o644)
+        os.chmod(name, mode)
         os.replace(name, file)
     except BaseException:
         if os.path.exists(name):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pickle
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ import psutil
 import pytest
 import yaml
 from distributed import Scheduler, Security
+from sample_spaces import write_space
 
 from autotune.cli import run
 from autotune.errors import FleetError, UsageError
 from autotune.fleet import address
-from autotune.fleet.address import connected, find, refuse_open
+from autotune.fleet.address import Endpoint, connected, find, refuse_open, write
 
 PAGE = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
 
@@ -74,22 +77,31 @@ def test_a_scheduler_file_that_others_may_write_is_refused(tmp_path, monkeypatch
     with pytest.raises(UsageError, match=r"all users may write it.*AUTOTUNE_TRUST="):
         find(str(file))
     monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path))
-    assert find(str(file)) == "tcp://127.0.0.1:1"
+    assert find(str(file)) == Endpoint("tcp://127.0.0.1:1")
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path):
+    file, given = tmp_path / "fleet.json", Endpoint("tls://127.0.0.1:1", "ca", "certificate", "key")
+    write(file, given)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert find(str(file)) == given
+    file.chmod(0o640)
+    with pytest.raises(
+        UsageError, match=r"other users can read it.*chmod 600 .*start the fleet again"
+    ):
+        find(str(file))
 
 
 # ---------------------------------------------------------------------- certificates
 
 
 @contextmanager
-def scheduler(configuration):
+def scheduler(security, protocol="tls://"):
     """A scheduler in a thread of this process; yields its address."""
     loop, made = asyncio.new_event_loop(), []
     ended = asyncio.Event()
 
     async def serve():
-        protocol = "tls://" if configuration else "tcp://"
-        with dask.config.set(configuration):
-            security = Security()
         async with Scheduler(
             host="127.0.0.1", protocol=protocol, dashboard=False, security=security
         ) as begun:
@@ -142,7 +154,9 @@ def test_a_client_without_the_certificate_is_one_message(certificates):
     ours, theirs = certificates
     address.quiet()
     shown = {name: file for name, file in tls(theirs).items() if "client" in name}
-    with scheduler(tls(ours)) as where:
+    with dask.config.set(tls(ours)):
+        security = Security()
+    with scheduler(security) as where:
         with dask.config.set(tls(ours)), connected(find(where)) as client:
             assert client.scheduler_info()["workers"] == {}
         for wrong in (tls(theirs), {}, tls(ours / "gone")):
@@ -158,39 +172,103 @@ def test_a_client_without_the_certificate_is_one_message(certificates):
             connected(find(where)).__enter__()
 
 
+def test_a_client_passes_its_own_certificate_on(tmp_path):
+    """To the tuners' processes; nobody else has it."""
+    address.quiet()
+    security = Security.temporary()
+    with scheduler(security) as where:
+        file = tmp_path / "fleet.json"
+        pem = (security.tls_ca_file, security.tls_client_cert, security.tls_client_key)
+        write(file, Endpoint(where, *pem))
+        with connected(find(str(file))) as client:
+            passed = pickle.loads(pickle.dumps(Endpoint.of(client)))
+        assert passed == find(str(file)) and "PRIVATE KEY" in passed.key
+        assert "PRIVATE KEY" not in repr(passed)
+        with connected(passed) as client:
+            assert client.scheduler_info()["workers"] == {}
+        with pytest.raises(UsageError, match="name the scheduler file that autotune fleet wrote"):
+            connected(find(where)).__enter__()
+
+
 # ---------------------------------------------------------------------- a fleet of this machine
+
+
+@contextmanager
+def started(folder, monkeypatch, *options):
+    """The command `autotune fleet` with a store's password in its environment; its process and first line."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    monkeypatch.setenv("XDG_DATA_HOME", str(folder))
+    own = {**os.environ, "AUTOTUNE_STORE": "postgresql://me:secret@db/results"}
+    command = [sys.executable, "-m", "autotune", "fleet", "--device", "opencl:cpu", *options]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=own, **pipes) as process:
+        try:
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
 
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, certificates, monkeypatch, capsys):
-    """As a user does it, with TLS, and with a store's password in the environment."""
-    (tmp_path / "fleet.yaml").write_text(configured(certificates[0]))
-    monkeypatch.setenv("DASK_CONFIG", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-    monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:secret@db/results")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    command = [sys.executable, "-m", "autotune", "fleet"]
-    options = ["--device", "opencl:cpu", "--compilers", "0"]
-    with ExitStack() as stack:
-        stack.enter_context(dask.config.set(tls(certificates[0])))
-        started = stack.enter_context(
-            subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)
-        )
-        stack.callback(started.kill)
-        assert started.stdout
-        assert re.match(r"fleet: tls://127\.0\.0\.1:\d+, 1 worker\n", started.stdout.readline())
-        for child in psutil.Process(started.pid).children(recursive=True):
-            assert "secret" not in str(child.environ())
-        assert run(["fleet", *options]) == 2
+def test_a_fleet_is_started_shown_and_ended_by_ctrl_c(tmp_path, monkeypatch, capsys):
+    """As a user does it; other users do not have the key."""
+    with started(tmp_path, monkeypatch, "--compilers", "0") as (process, line):
+        found = re.match(r"fleet: (tls://127\.0\.0\.1:\d+), 1 worker\n", line)
+        assert found
+        for child in psutil.Process(process.pid).children(recursive=True):
+            known = f"{child.environ()} {child.cmdline()}"
+            assert "secret" not in known and "PRIVATE KEY" not in known
+        assert run(["fleet", "--device", "opencl:cpu"]) == 2
         assert "a fleet already runs here" in capsys.readouterr().err
         run(["doctor"])
         assert re.search(
             r"fleet: opencl:0: .* \(opencl_cpu\), 0 compilers", capsys.readouterr().out
         )
-        started.send_signal(signal.SIGINT)
-        assert started.wait(60) == 130
+        with pytest.raises(UsageError, match="TLS connection failed"):
+            connected(find(found[1])).__enter__()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
     assert not (tmp_path / "autotune" / "fleet.json").exists()
+
+
+@pytest.mark.full
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_the_command_that_a_fleet_prints_works_as_it_stands(tmp_path, monkeypatch):
+    folder = tmp_path / "with a blank"
+    folder.mkdir()
+    write_space(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with started(folder, monkeypatch, "--compilers", "1") as (process, _):
+        hint = next(line for line in process.stderr if line.startswith("to use it: autotune "))
+        words = shlex.split(hint.removeprefix("to use it: autotune ").replace("KERNEL", "scale"))
+        assert run([*words, "--budget", "2evals", "--out", "out"]) == 0
+
+
+@pytest.mark.full
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_a_fleet_has_the_certificates_of_dasks_configuration(tmp_path, certificates, monkeypatch):
+    (tmp_path / "fleet.yaml").write_text(configured(certificates[0]))
+    monkeypatch.setenv("DASK_CONFIG", str(tmp_path))
+    with started(tmp_path, monkeypatch, "--compilers", "0") as (_, line):
+        where = line.split()[1].strip(",")
+        with dask.config.set(tls(certificates[0])), connected(find(where)) as client:
+            assert len(client.scheduler_info()["workers"]) == 1
+        with connected(find(str(tmp_path / "autotune" / "fleet.json"))) as client:
+            assert len(client.scheduler_info()["workers"]) == 1
+
+
+@pytest.mark.full
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_a_fleet_without_a_certificate_warns(tmp_path, monkeypatch, capsys):
+    with started(tmp_path, monkeypatch, "--compilers", "0", "--no-tls") as (process, line):
+        assert line.startswith("fleet: tcp://127.0.0.1:")
+        run(["doctor"])
+        assert address.OPEN in capsys.readouterr().out
+        process.send_signal(signal.SIGINT)
+        assert address.OPEN in process.stderr.readline()
 
 
 def test_jobs_of_slurm_load_what_a_worker_needs(certificates, monkeypatch):

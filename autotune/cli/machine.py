@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,19 +201,26 @@ def merge(source: str, target: str) -> None:
     type=PATH,
     help="Scheduler file to write; default: $XDG_DATA_HOME/autotune/fleet.json.",
 )
-def fleet(selectors: tuple[str, ...], compilers: int | None, file: Path | None) -> None:
+@click.option(
+    "--no-tls",
+    is_flag=True,
+    help="Use no certificate: every user of this machine can run code as you.",
+)
+def fleet(
+    selectors: tuple[str, ...], compilers: int | None, file: Path | None, no_tls: bool
+) -> None:
     """Run a fleet on this machine: a Dask cluster of its GPUs and compilers.
 
     Starts a scheduler and a worker for each device, and runs until Ctrl-C. Other commands use the fleet with
     --fleet; autotune doctor shows it. For a fleet of several machines see docs/fleet.md.
 
-    Warning: other users of this machine can connect to the scheduler and run code as you, unless Dask's
-    configuration has TLS certificates.
+    Only you can connect: the scheduler file has the key of a certificate made for this fleet, and no other
+    user can read it. If Dask's configuration names certificates, the fleet uses those.
 
     \b
     autotune fleet
     """
-    from autotune.fleet.address import default_file, quiet
+    from autotune.fleet.address import OPEN, default_file, quiet
 
     with needing("a fleet"):
         quiet()
@@ -223,9 +231,13 @@ def fleet(selectors: tuple[str, ...], compilers: int | None, file: Path | None) 
         click.echo(f"fleet: {address}, {workers} worker{'' if workers == 1 else 's'}")
         if dashboard:
             click.echo(f"dashboard: {dashboard}")
-        click.echo(f"to use it: autotune run KERNEL --fleet {scheduler_file}", err=True)
+        click.echo(
+            f"to use it: autotune run KERNEL --fleet {shlex.quote(str(scheduler_file))}", err=True
+        )
 
-    serve(_devices(selectors), compilers, scheduler_file, say_ready)
+    if no_tls:
+        click.echo(f"warning: {OPEN}", err=True)
+    serve(_devices(selectors), compilers, scheduler_file, say_ready, not no_tls)
 
 
 def _devices(selectors: tuple[str, ...]) -> list[Device]:

@@ -1,6 +1,7 @@
 """Find the scheduler of a fleet, refuse it if strangers can reach it, connect to it, and describe it.
 
-Dask writes the scheduler file. Certificates come from Dask's configuration (``distributed.comm.tls``).
+A scheduler file of ``autotune fleet`` has the certificate of the fleet. Without one, certificates come from
+Dask's configuration (``distributed.comm.tls``).
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import FleetError, UsageError, needing
-from autotune.files import data_path
+from autotune.files import data_path, write_atomically
 from autotune.kernel.modules import TRUST, fault_of
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Security
+    from distributed.deploy.spec import SpecCluster
 
 #: Timeout of a connection to a scheduler.
 CONNECT_TIMEOUT_S = 10.0
@@ -30,7 +33,44 @@ CONNECT_TIMEOUT_S = 10.0
 _LISTENING_S = 3.0
 #: Remedy if a scheduler is gone.
 GO_ON = "start the fleet again and repeat the command; it continues from the results in the store"
-_TLS_HELP = "set distributed.comm.tls in Dask's configuration as on the fleet (docs/fleet.md)"
+#: Warning of a fleet that was started with ``--no-tls``.
+OPEN = "without TLS, every user of this machine can run code as you"
+_TLS_HELP = (
+    "name the scheduler file that autotune fleet wrote, or set distributed.comm.tls in Dask's "
+    "configuration as on the fleet (docs/fleet.md)"
+)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address of a scheduler, and the credentials of its clients: PEM texts, or names of files."""
+
+    address: str
+    #: Certificate of the authority; empty if Dask's configuration has the credentials.
+    authority: str = ""
+    certificate: str = ""
+    key: str = field(default="", repr=False)
+
+    @classmethod
+    def of(cls, cluster: Client | SpecCluster) -> Endpoint:
+        """Return the endpoint of a client or a cluster."""
+        found = cluster.security
+        credentials = (found.tls_ca_file, found.tls_client_cert, found.tls_client_key)
+        return cls(cluster.scheduler.address, *(text or "" for text in credentials))
+
+    @property
+    def security(self) -> Security:
+        """The credentials as Dask takes them."""
+        from distributed import Security
+
+        if not self.authority:
+            return Security()
+        return Security(
+            require_encryption=self.address.startswith("tls://"),
+            tls_ca_file=self.authority,
+            tls_client_cert=self.certificate,
+            tls_client_key=self.key,
+        )
 
 
 def default_file() -> Path:
@@ -38,18 +78,23 @@ def default_file() -> Path:
     return Path(data_path("fleet.json"))
 
 
-def find(where: str) -> str:
-    """Return the address of a scheduler from an address or a scheduler file.
+def find(where: str) -> Endpoint:
+    """Return the endpoint of a scheduler from an address or a scheduler file.
 
-    Raises `UsageError` if the file is missing, damaged or writable by others, or if the scheduler
-    is open to strangers.
+    Raises `UsageError` if the file is missing, damaged or writable by others, if others can read its key,
+    or if the scheduler is open to strangers.
     """
-    address = where if "://" in where else _read(Path(where))
-    refuse_open(address)
-    return address
+    endpoint = Endpoint(where) if "://" in where else _read(Path(where))
+    refuse_open(endpoint.address)
+    return endpoint
 
 
-def _read(file: Path) -> str:
+def write(file: Path, endpoint: Endpoint) -> None:
+    """Write a scheduler file, which only this user can read."""
+    write_atomically(file, json.dumps(asdict(endpoint)).encode(), 0o600)
+
+
+def _read(file: Path) -> Endpoint:
     if not file.exists():
         raise UsageError(
             f"{file}: no such scheduler file; run: autotune fleet, "
@@ -62,9 +107,21 @@ def _read(file: Path) -> str:
             f"everyone who can write there, set {TRUST}={shlex.quote(str(fault.project))}"
         )
     try:
-        return str(json.loads(file.read_bytes())["address"])
+        stored = json.loads(file.read_bytes())
+        given = {
+            name: str(stored[name])
+            for name in ("authority", "certificate", "key")
+            if name in stored
+        }
+        endpoint = Endpoint(str(stored["address"]), **given)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{file}: not a scheduler file: {error}") from error
+    if endpoint.key and file.stat().st_mode & 0o077:
+        raise UsageError(
+            f"{file}: other users can read it, and with its key they can run code as you; run: "
+            f"chmod 600 {shlex.quote(str(file))}, and start the fleet again"
+        )
+    return endpoint
 
 
 def refuse_open(address: str) -> None:
@@ -104,7 +161,7 @@ def is_listening(address: str) -> bool:
 
 
 @contextmanager
-def connected(address: str) -> Iterator[Client]:
+def connected(endpoint: Endpoint) -> Iterator[Client]:
     """Connect a client to a scheduler; close the client at the end, but not the scheduler.
 
     Raises `FleetError` if no scheduler answers, `UsageError` if the certificates do not match.
@@ -113,11 +170,13 @@ def connected(address: str) -> Iterator[Client]:
         quiet()
         from distributed import Client
         from distributed.comm.core import FatalCommClosedError
+    address = endpoint.address
     if not is_listening(address):
         raise FleetError(f"{address}: no scheduler listens there; {GO_ON}")
     try:
-        asyncio.run(_try_connecting(address))
-        client = Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
+        security = endpoint.security
+        asyncio.run(_try_connecting(address, security))
+        client = Client(address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     # TypeError: TLS without certificate files; ValueError: the scheduler does not use TLS.
     except (FatalCommClosedError, FileNotFoundError, TypeError, ValueError) as error:
         raise UsageError(
@@ -134,12 +193,11 @@ def connected(address: str) -> Iterator[Client]:
         client.close()
 
 
-async def _try_connecting(address: str) -> None:
+async def _try_connecting(address: str, security: Security) -> None:
     """Connect without a client: a client that fails to connect blocks for 20 s in its destructor."""
-    from distributed import Security
     from distributed.comm.core import connect
 
-    options = Security().get_connection_args("client")
+    options = security.get_connection_args("client")
     comm = await connect(address, timeout=CONNECT_TIMEOUT_S, **options)
     await comm.close()
 
@@ -161,13 +219,17 @@ def local_fleet() -> Iterator[tuple[str, Literal["ok", "warn"], str, str]]:
     file = default_file()
     if not file.exists():
         return
-    address = find(str(file))
+    endpoint = find(str(file))
+    address = endpoint.address
     if not is_listening(address):
         remedy = f"rm {shlex.quote(str(file))}"
         yield "fleet", "warn", f"the fleet of {file} has ended: {address}", remedy
         return
-    yield "fleet", "ok", f"{address} (of {file})", ""
-    with connected(address) as client:
+    if address.startswith("tls://"):
+        yield "fleet", "ok", f"{address} (of {file})", ""
+    else:
+        yield "fleet", "warn", f"{address} (of {file}): {OPEN}", "end it, and run: autotune fleet"
+    with connected(endpoint) as client:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
     for worker in sorted(workers, key=lambda worker: str(worker["name"])):
         # `autotune.fleet.worker` publishes the metric "autotune".

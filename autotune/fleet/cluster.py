@@ -16,7 +16,7 @@ from distributed.deploy.spec import SpecCluster
 from autotune.arrays import usable_cores
 from autotune.devices.device import Device
 from autotune.errors import FleetError, UsageError
-from autotune.fleet.address import find, is_listening
+from autotune.fleet.address import Endpoint, find, is_listening, write
 
 #: A silent worker counts as lost after this time; a worker without a scheduler ends after this time.
 LOST_AFTER_S = 60
@@ -33,10 +33,12 @@ def serve(
     compilers: int | None,
     file: Path,
     ready: Callable[[str, int, str], None],
+    has_tls: bool = True,
 ) -> None:
     """Run a scheduler, a worker for each device and a compiling worker, until Ctrl-C or SIGTERM.
 
-    Dead workers are restarted. The scheduler file is deleted when the fleet ends.
+    Dead workers are restarted. The scheduler file is deleted when the fleet ends. It has the certificate that
+    the fleet makes for itself, unless Dask's configuration names certificates.
 
     Parameters
     ----------
@@ -48,6 +50,8 @@ def serve(
         The scheduler file to write.
     ready : callable
         Called with the address, the number of workers and the URL of Dask's dashboard.
+    has_tls : bool
+        False: every user of this machine can run code as this user.
 
     Raises
     ------
@@ -56,7 +60,7 @@ def serve(
     FleetError
         If a worker does not start.
     """
-    if file.exists() and is_listening(running := find(str(file))):
+    if file.exists() and is_listening(running := find(str(file)).address):
         raise UsageError(
             f"a fleet already runs here: {running} ({file}); end it with Ctrl-C, or start a second one "
             "with --file FILE"
@@ -67,8 +71,9 @@ def serve(
     os.environ["DASK_LOGGING__DISTRIBUTED"] = "warning"  # for the workers
     file.parent.mkdir(parents=True, exist_ok=True)
     workers = _workers(devices, compilers)
-    cluster = _started(workers, file)
+    cluster = _started(workers, has_tls)
     try:
+        write(file, Endpoint.of(cluster))
         ready(cluster.scheduler.address, len(workers), cluster.dashboard_link)
         while cluster.scheduler.status is Status.running:
             time.sleep(_POLL_S)
@@ -102,22 +107,33 @@ def _worker(threads: int, *words: object) -> dict[str, Any]:
     return {"cls": Nanny, "options": options}
 
 
-def _started(workers: dict[str, dict[str, Any]], file: Path) -> SpecCluster:
-    """Start scheduler and workers, with TLS if Dask's configuration has certificates."""
+def _started(workers: dict[str, dict[str, Any]], has_tls: bool) -> SpecCluster:
+    """Start scheduler and workers."""
     dask.config.set({"distributed.scheduler.worker-ttl": f"{LOST_AFTER_S}s"})
-    has_tls = Security().tls_scheduler_cert is not None
-    options = {
-        "host": "127.0.0.1",
-        "port": 0,
-        "protocol": "tls://" if has_tls else "tcp://",
-        "scheduler_file": str(file),
-        "dashboard_address": "127.0.0.1:8787",
-    }
     try:
-        return SpecCluster(workers, {"cls": Scheduler, "options": options}, name="autotune")
+        security = _security(has_tls)
+        for worker in workers.values():
+            worker["options"]["security"] = security
+        options = {
+            "host": "127.0.0.1",
+            "port": 0,
+            "protocol": "tls://" if has_tls else "tcp://",
+            "dashboard_address": "127.0.0.1:8787",
+            "security": security,
+        }
+        scheduler = {"cls": Scheduler, "options": options}
+        return SpecCluster(workers, scheduler, security=security, name="autotune")
     except Exception as error:
         cause: BaseException = error  # Dask's clean-up fails too and hides the first error
         while (before := cause.__cause__ or cause.__context__) is not None:
             cause = before
         words = (str(cause) or type(cause).__name__).splitlines()[0]
         raise FleetError(f"the fleet could not be started: {words}") from error
+
+
+def _security(has_tls: bool) -> Security:
+    """Return the certificates of Dask's configuration, else a new one that only this process has."""
+    if not has_tls:
+        return Security(require_encryption=False)
+    configured = Security()
+    return configured if configured.tls_scheduler_cert else Security.temporary()

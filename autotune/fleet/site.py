@@ -17,7 +17,8 @@ from autotune.data.dataset import Dataset, without_files
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted, UsageError
-from autotune.fleet.client import MAX_FAILURES, Fleet, Model, Place, WorkerLost, of
+from autotune.fleet.address import Endpoint, connected
+from autotune.fleet.client import MAX_FAILURES, Fleet, Model, Place, WorkerLost
 from autotune.fleet.worker import HostError
 from autotune.kernel.snapshot import serialise_kernel
 from autotune.kernel.spec import Kernel
@@ -95,10 +96,9 @@ class FleetSite(Site):
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
 
-    def __reduce__(self) -> tuple[Callable[[str], FleetSite], tuple[str]]:
-        """Pickle only the address; the other process connects to the same scheduler."""
-        assert self.fleet.client.scheduler is not None
-        return _joined, (self.fleet.client.scheduler.address,)
+    def __reduce__(self) -> tuple[Callable[[Endpoint], FleetSite], tuple[Endpoint]]:
+        """Pickle only the endpoint; the other process connects to the same scheduler."""
+        return _joined, (Endpoint.of(self.fleet.client),)
 
     def shared_with(self, peers: tuple[Device, ...]) -> Site:
         return self  # `compilers` already divides by the number of cards
@@ -161,8 +161,9 @@ _connections = ExitStack()
 
 
 @cache
-def _joined(address: str) -> FleetSite:
-    return FleetSite(_connections.enter_context(of(address)))
+def _joined(endpoint: Endpoint) -> FleetSite:
+    client = _connections.enter_context(connected(endpoint))
+    return FleetSite(_connections.enter_context(Fleet(client)))
 
 
 def _why_no_energy(device: Device) -> str:
