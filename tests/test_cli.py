@@ -525,7 +525,6 @@ def test_examples_run(
 ) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", shlex.split(example))
     verb = example.split()[1]
     for file in FILES.get(verb, ()):
         Path(file).parent.mkdir(parents=True, exist_ok=True)

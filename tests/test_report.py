@@ -214,6 +214,7 @@ def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
         "95 % interval": "1.240 – 1.260",
         "Rate": "23.46 TFLOP/s",
         "Speed vs cublas (95 %)": "1.040× (1.030 – 1.050)",
+        "Speed vs default": "1.600×",
         "Share of measured limit": "70.0 % of FP32 rate (FFMA)",
         "Tied": "2",
         "Tried": "6",
@@ -629,7 +630,15 @@ def test_no_winner_is_said_with_what_happened() -> None:
 
 def test_columns_that_nobody_filled_are_left_out() -> None:
     columns = results.winners(odd_cases()["no vendor, limits or space"]).columns
-    assert columns == ("Problem", "Time", "95 % interval", "Rate", "Tied", "Tried")
+    assert columns == (
+        "Problem",
+        "Time",
+        "95 % interval",
+        "Rate",
+        "Speed vs default",
+        "Tied",
+        "Tried",
+    )
 
 
 def test_the_same_content_makes_the_same_bytes(tmp_path: Path) -> None:

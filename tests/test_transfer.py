@@ -197,7 +197,7 @@ def test_the_seconds_of_a_search_and_of_its_continuation_add_up(monkeypatch):
         compilers=SimpleNamespace(drop=lambda: None),
     )
     session = SimpleNamespace(
-        measurements={}, awaited={}, known=list, ended_by="budget", outlook=None
+        measurements={}, awaited={}, known=list, remembered=list, ended_by="budget", outlook=None
     )
     evaluator = nullcontext(SimpleNamespace(twins={}))
     for name, result in (("_first", []), ("_evaluator", evaluator), ("_session", session)):

@@ -132,12 +132,18 @@ def run(arguments: list[str]) -> int:
     try:
         with needing(shlex.join(["autotune", *arguments[:1]])):
             autotune.main(
-                args=arguments, prog_name="autotune", standalone_mode=False, color=_color()
+                args=arguments,
+                prog_name="autotune",
+                standalone_mode=False,
+                color=_color(),
+                obj=tuple(arguments),  # the record of a run names its command
             )
         if sys.stdout is not None:
             sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return int(ended.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
     except click.ClickException as error:
         return _fail(_usage(error), 2)
     except AutotuneError as error:

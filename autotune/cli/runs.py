@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from autotune.errors import UsageError
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
+    from autotune.report.content import ReportContent
     from autotune.report.publish import Published
     from autotune.run.bench import Site
     from autotune.run.request import Request, RunOptions
@@ -186,7 +186,7 @@ def run(
         fresh=fresh,
         sanitize=sanitize,
         accept=accept,
-        command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
+        command=shlex.join(["autotune", *_without_paths(click.get_current_context().obj)]),
     )
     declared = [find_kernel(name, spaces) for name in dict.fromkeys(kernels)]
     out = _folder(out, objective)
@@ -233,11 +233,37 @@ def _say_imported(requests: Iterable[Request]) -> None:
 def _run(request: Request, out: Path, documents: list[str] | None) -> None:
     from autotune.front import tune
     from autotune.report.progress import run_progress
+    from autotune.retune.repeated import repetition_of
 
+    earlier = repetition_of(request, out)
+    if earlier.record is not None:
+        _show_again(request, earlier.record, documents)
+        return
+    for problem, why in earlier.changes:
+        click.echo(f"{words(problem)} is measured again: {why}", err=True)
     with run_progress(request.kernel.name, len(request.problems), request.objective) as progress:
         result, published = tune(request, out, progress)
     result.require_complete()
     _show(result, published, documents)
+
+
+def _show_again(request: Request, record: TunedRecord, documents: list[str] | None) -> None:
+    """Show the results of an earlier run of the same command."""
+    from autotune.report.content import ReportContent, content_of
+    from autotune.tuned.writing import encode
+
+    if documents is not None:
+        documents.append(encode(record).decode().rstrip())
+    else:
+        content = content_of(record, [])
+        asked = tuple(found for found in content.problems if found.problem in request.problems)
+        _show_table(request, ReportContent(record, asked))
+    last = max(entry.origin.tuned_on for entry in record.problems)
+    click.echo(
+        f"nothing measured: this command ran on {last}, and its results are current; to search "
+        "further, raise --budget; to measure again, add --fresh",
+        err=True,
+    )
 
 
 @contextmanager
@@ -317,10 +343,15 @@ def _show(result: RunResult, published: Published | None, documents: list[str] |
 
 def show_winners(result: RunResult, published: Published) -> None:
     from autotune.report.content import of_run
+
+    _show_table(result.request, of_run(result, published.record))
+
+
+def _show_table(request: Request, content: ReportContent) -> None:
     from autotune.report.results import winners
 
-    table = winners(of_run(result, published.record), with_configurations=True)
-    wanted, request = result.request.objective, result.request
+    table = winners(content, with_configurations=True)
+    wanted = request.objective
     tuned_for = f", tuned for {wanted.label}" if wanted.label else ""
     show_table(table, title=f"{request.kernel.name} on {request.device.name}{tuned_for}")
 

@@ -51,7 +51,11 @@ class ProblemContent:
     @property
     def winner(self) -> Measurement | None:
         """The trial of the recorded winner, or None."""
-        wanted = None if self.entry is None else dict(self.entry.configuration)
+        return None if self.entry is None else self.trial_of(self.entry.configuration)
+
+    def trial_of(self, configuration: Mapping[str, Value]) -> Measurement | None:
+        """Return the trial of a configuration, or None."""
+        wanted = dict(configuration)
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property

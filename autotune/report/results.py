@@ -230,10 +230,10 @@ def _winner(
         speed: wording.one_line(wording.ratio(speedup.value, speedup.interval) + vendor)
         if speedup
         else None,
-        "Speed vs default": _over_default(content, entry),
+        "Speed vs default": _over_default(content, problem),
         "Share of measured limit": f"{wording.percent(share)} of {limit}" if share else None,
         "Tied": _tied(entry.race),
-        "Tried": wording.count(tried or entry.origin.evaluations),
+        "Tried": wording.count(max(tried, entry.origin.evaluations)),
         **{wording.one_line(k): wording.number(v) for k, v in entry.metrics.items()},
     }
 
@@ -247,16 +247,23 @@ def _tied(race: RaceResult) -> str:
     return f"{wording.count(race.tied)} ({min(lows):.3f} … {max(highs):.3f}×)"
 
 
-def _over_default(content: ReportContent, entry: TunedProblem) -> str | None:
-    """Return the default's time over the winner's, in the finals or in the portfolio's race."""
-    record, default = content.record, content.record.default.configuration
+def _over_default(content: ReportContent, problem: ProblemContent) -> str | None:
+    """Return the default's time over the winner's: in the finals, in the portfolio's race, or in the search."""
+    record, entry = content.record, problem.entry
+    default = record.default.configuration
+    if entry is None:
+        return None
     if (raced := entry.race.of(default)) and raced.ratio:
         return wording.ratio(raced.ratio.value)
     default_over, winner_over = (
         1 + record.slowdown(entry.problem, configuration)
         for configuration in (default, entry.configuration)
     )
-    return wording.ratio(default_over / winner_over) if default_over < inf > winner_over else None
+    if default_over < inf > winner_over:
+        return wording.ratio(default_over / winner_over)
+    trials = problem.trial_of(default), problem.winner
+    times_ms = [trial.median_ms for trial in trials if trial and trial.median_ms]
+    return wording.ratio(times_ms[0] / times_ms[1]) if len(times_ms) == 2 else None
 
 
 def _time(entry: TunedProblem) -> str:

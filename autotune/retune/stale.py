@@ -269,13 +269,20 @@ def _targets(query: StaleQuery, kernel: Kernel, device: Device) -> Iterator[Targ
             continue  # a problem of an older declaration
         why: tuple[Reason, ...] = (Reason("requested", Action.SEARCH, fresh=True),)
         if query.only_stale:
-            why = (*_changed(kernel, device, known.entry), *_aged(query, kernel, device, known))
+            why = reasons_to_tune(query, kernel, device, known)
         if why:
             yield Target(kernel, device, problem, why, known)
     groups = kernel.problems if query.effort == "full" else kernel.quick_problems
     for problem in groups.get(device.backend, ()):
         if problem not in by_problem:
             yield Target(kernel, device, problem, (Reason("never tuned here", Action.SEARCH),))
+
+
+def reasons_to_tune(
+    query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry
+) -> tuple[Reason, ...]:
+    """Return the changes since an entry was tuned or confirmed."""
+    return (*_changed(kernel, device, known.entry), *_aged(query, kernel, device, known))
 
 
 def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:

@@ -60,6 +60,8 @@ class SearchedProblem:
     searches: int = 1
     #: Gain that a strategy with a model expects from a longer search.
     outlook: Outlook | None = None
+    #: Measurements of earlier runs that this search did not need.
+    remembered: tuple[Measurement, ...] = ()
 
     def job_on(self, device: Device) -> Job:
         """Return the job for a device, which may be another one than that of the search."""
@@ -67,8 +69,8 @@ class SearchedProblem:
 
     @property
     def measured(self) -> tuple[Measurement, ...]:
-        """Measurements in the order of the search."""
-        return tuple(self.measurements.values())
+        """Measurements in the order of the search, then the remembered ones that it did not need."""
+        return (*self.measurements.values(), *self.remembered)
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class ProblemSearch:
             {**(earlier.twins if earlier else {}), **evaluator.twins},
             earlier.searches + 1 if earlier else 1,
             session.outlook,
+            tuple(session.remembered()),
         )
 
     def _first(

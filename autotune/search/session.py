@@ -54,14 +54,23 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read ``90s``, ``10m``, ``2h`` or ``200evals``."""
-        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(s|m|h|evals)", text)
+        """Read ``90s``, ``10m``, ``2h`` or ``200evals``; also the text of a budget."""
+        plain = text.replace(" evaluations", "evals").replace(" s", "s")
+        found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(s|m|h|evals)", plain)
         number, unit = found.groups() if found else ("0", "")
         if unit == "evals" and number.isdecimal() and int(number) > 0:
             return cls(evaluations=int(number))
         if unit in _SECONDS and float(number) > 0:
             return cls(seconds=float(number) * _SECONDS[unit])
         raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
+
+    def covers(self, other: Budget) -> bool:
+        """Return whether this budget allows at least as much as another of the same kind."""
+        if self.evaluations is None or other.evaluations is None:
+            return self.evaluations is other.evaluations and (self.seconds or 0) >= (
+                other.seconds or 0
+            )
+        return self.evaluations >= other.evaluations
 
     def __str__(self) -> str:
         seconds = [] if self.seconds is None else [f"{self.seconds:g} s"]
@@ -158,6 +167,16 @@ class SearchSession:
         found |= {
             measurement.configuration: measurement for measurement in self.measurements.values()
         }
+        return list(found.values())
+
+    def remembered(self) -> list[Measurement]:
+        """Return the remembered measurements of the space that this search did not need."""
+        met = {measurement.configuration for measurement in self.measurements.values()}
+        found = dict[Configuration, Measurement]()
+        for memory in reversed(self._memories):
+            found |= {
+                row.configuration: row for row in memory.all() if row.configuration not in met
+            }
         return list(found.values())
 
     @property
@@ -364,6 +383,13 @@ class _Memory:
         chosen = list(islice(by_time, _MAX_FINALISTS))
         self.rows.read(chosen)
         answers = [self.answer(configuration) for configuration in chosen]
+        return [answer for answer in answers if answer is not None]
+
+    def all(self) -> list[Measurement]:
+        """Return all valid rows."""
+        configurations = [found for found in self.rows if found in self.space]
+        self.rows.read(configurations)
+        answers = [self.answer(configuration) for configuration in configurations]
         return [answer for answer in answers if answer is not None]
 
     def _in_space(self, status: Status) -> Iterator[Configuration]:
