@@ -6,10 +6,22 @@ The wrong ones have errors that are small, or that few elements show.
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sample_spaces import write_space
+
+from autotune.data import tolerance
+from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.prepare import prepare_dataset
+from autotune.devices.host import host_difference
+from autotune.kernel.catalog import load_file
+from autotune.kernel.spec import Kernel
+from autotune.values import Problem
 
 #: Arguments besides the output, shape and type of the output, and the reference in float64.
 FUNCTIONS = {
@@ -75,7 +87,31 @@ FUNCTIONS = {
     ),
     "twice": ('"x": np.exp(rng.standard_normal(4096))', '4096, "f4"', "2 * x"),
     "twice a half": ('"x": rng.standard_normal(4096).astype("f2")', '4096, "f2"', "2.0 * x"),
+    "sum": ('"x": rng.standard_normal(1 << 20)', '1, "f4"', "x.sum()"),
+    "dot": ('"x": rng.standard_normal(1 << 12)', '1, "f4"', "x.sum()"),
+    "origin": ('"x": rng.standard_normal(999)', '999, "f4"', "(x + 4096) - 4096"),
+    "wave": ('"s": 0.3', '4096, "f4"', "np.sin(s * np.arange(4096))"),
+    "wide": (
+        '"x": 40 * rng.standard_normal((8, 1000))',
+        '(8, 1000), "f4"',
+        "np.exp(x - x.max(1, keepdims=True))",
+    ),
+    "small half": ('"x": rng.uniform(-2, 2, 999)', '999, "f2"', "np.exp(x) * 1e-6"),
+    "circle": (
+        '"x": np.clip(rng.standard_normal(999), -1, 1)',
+        '999, "f4"',
+        "np.sqrt(1 - x * x)",
+    ),
+    "poles": ('"x": rng.standard_normal(999)', '999, "f4"', "np.log(np.maximum(x, 0))"),
+    "unit": (
+        '"x": rng.standard_normal((4, p.n))',
+        '(4, p.n), "f4"',
+        "x / np.sqrt((x * x).sum(1, keepdims=True))",
+    ),
 }
+#: Numbers of random data sets, and sizes ``n``, of functions that have more than one.
+SEEDS = {"dot": 60}
+SIZES = {"unit": (1000, 1)}
 
 
 def sums(a, chunks=1):
@@ -108,6 +144,18 @@ def product(x, kind="f4"):
     return total
 
 
+def wide(x):
+    return np.exp(x - x.max(1, keepdims=True))
+
+
+def flushed(values, least):
+    return np.where(abs(values) < least, 0, values)
+
+
+def unit(x, least=0.0):
+    return F4(1) / np.sqrt((x * x).sum(1, keepdims=True) + F4(least))
+
+
 F4 = np.float32
 RIGHT = {
     "softmax: 32 chunks": ("softmax", softmax),
@@ -137,6 +185,15 @@ RIGHT = {
     "product: float32 inside": ("product", product),
     "twice: float32": ("twice", lambda x: x + x),
     "twice a half: float32": ("twice a half", lambda x: F4(2) * x),
+    "sum: one by one": ("sum", lambda x: sums(x[None])),
+    "dot: one by one": ("dot", lambda x: sums(x[None])),
+    "origin: as written": ("origin", lambda x: (x + F4(4096)) - F4(4096)),
+    "wave: float32": ("wave", lambda s: np.sin(F4(s) * np.arange(4096, dtype=F4))),
+    "wide: subnormal numbers are 0": ("wide", lambda x: flushed(wide(x), 2.0**-126)),
+    "small half: float32 inside": ("small half", lambda x: np.exp(x) * F4(1e-6)),
+    "circle: by factors": ("circle", lambda x: np.sqrt((1 - x) * (1 + x))),
+    "poles: as written": ("poles", lambda x: np.log(np.maximum(x, 0))),
+    "unit: 1 ulp off, as rsqrt": ("unit", lambda x: x * (unit(x) * F4(1 + 2.0**-23))),
 }
 WRONG = {
     "softmax: a column left out": ("softmax", lambda x: softmax(x, left_out=500)),
@@ -181,21 +238,73 @@ WRONG = {
     "product: small is zero": ("product", lambda x: np.where(abs(product(x)) < 0.2, 0, product(x))),
     "twice: small is zero": ("twice", lambda x: np.where(x < 0.05, 0, 2 * x)),
     "twice: steps": ("twice", lambda x: np.rint(x * 2**13) / 2**12),
+    "double: float32 of x": ("double", lambda x: x.astype("f4").astype("f8") * 1e-60),
+    "sum: halves": ("sum", lambda x: sums(x[None].astype("f2").astype("f4"))),
+    "wave: float16 of the angle": (
+        "wave",
+        lambda s: np.sin((F4(s) * np.arange(4096)).astype("f2").astype("f4")),
+    ),
+    "wide: small is zero": ("wide", lambda x: flushed(wide(x), 2.0**-100)),
+    "small half: subnormal numbers are 0": (
+        "small half",
+        lambda x: flushed(np.exp(x) * 1e-6, 2.0**-14),
+    ),
+    "circle: ends are off": ("circle", lambda x: np.sqrt(np.maximum(1 - x * x, 1e-6))),
+    "poles: a least logarithm": ("poles", lambda x: np.log(np.maximum(x, F4(1e-30)))),
+    "unit: a least norm": ("unit", lambda x: x * unit(x, 1e-2)),
     "twice a half: small is zero": ("twice a half", lambda x: np.where(abs(x) < 0.01, 0, 2 * x)),
 }
 
 
-def space_of(name: str, folder: Path) -> Path:
-    """Write the space file of a function of `FUNCTIONS` below a folder; return its path."""
+@cache
+def kernel_of(name: str, folder: Path) -> Kernel:
+    """Return the kernel of a function of `FUNCTIONS`, whose space file is written below a folder."""
     inputs, output, reference = FUNCTIONS[name]
-    names = "x, s, w" if '"w"' in inputs else "x, s" if '"s"' in inputs else "x"
-    return write_space(
-        folder,
+    names = ", ".join(re.findall(r'"(\w)":', inputs))
+    edits = (
         ("    x = rng.standard_normal(p.n, dtype=np.float32)\n", ""),
         ('"x": x, "out": Out(p.n), "factor": np.float32(FACTOR), "n": p.n',
          f'{inputs}, "out": Out({output})'),
+        ("[Problem(n=1000)]", f"[Problem(n=n) for n in {SIZES.get(name, (1000,))}]"),
         ("def reference(x, factor)", f"def reference({names})"),
         ("return factor * x", f"return {reference}"),
         ("from autotune import Kernel, Launch",
          "import functools\n\nfrom autotune import Constant, Kernel, Launch"),
     )  # fmt: skip
+    (folder / name).mkdir(parents=True)
+    return load_file(write_space(folder / name, *edits))
+
+
+def datasets_of(kernel: Kernel, name: str) -> Iterator[Dataset]:
+    """Yield the data sets of a function."""
+    for n in SIZES.get(name, (1000,)):
+        yield prepare_dataset(kernel, Problem(n=n), EXACT)
+        for seed in range(SEEDS.get(name, 1)):
+            yield prepare_dataset(kernel, Problem(n=n), RANDOM, seed)
+
+
+def passes(dataset: Dataset, implementation: Callable[..., Any]) -> bool:
+    """Return whether verification accepts the results of an implementation on a data set."""
+    given = {
+        argument.name: argument.scalar
+        if argument.kind == "scalar"
+        else np.array(dataset.array(argument.name))
+        for argument in dataset.arguments
+        if argument.kind != "out"
+    }
+    (output,) = (argument for argument in dataset.arguments if argument.kind == "out")
+    with np.errstate(all="ignore"):
+        result = np.asarray(implementation(**given)).astype(output.dtype).reshape(output.shape)
+    got, want = (tolerance.parts(values) for values in (result, dataset.expected("out")))
+    bounds = dataset.element_bounds("out")
+    bound = dataset.bounds["out"] if bounds is None else bounds
+    return host_difference(got, want, bound).first_wrong is None
+
+
+def verdicts(folder: Path) -> Iterator[tuple[str, bool]]:
+    """Yield each case of `RIGHT` and `WRONG` with whether all data sets accept it."""
+    for name in FUNCTIONS:
+        datasets = list(datasets_of(kernel_of(name, folder), name))
+        for case, (function, implementation) in {**RIGHT, **WRONG}.items():
+            if function == name:
+                yield case, all(passes(dataset, implementation) for dataset in datasets)
