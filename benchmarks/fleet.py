@@ -229,7 +229,7 @@ def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.
         try:
             while not file.exists():
                 time.sleep(0.1)
-            where = address.find(str(file))
+            where = address.find(str(file)).address
             for first in range(0, devices, together):
                 count = min(together, devices - first)
                 serving = ["--serve", where, str(first), str(count), str(factor)]

@@ -288,10 +288,10 @@ def alone(folder):
     options += ["--preload", "autotune.fleet.worker", "--device", "opencl:cpu", "--compilers", "1"]
     with subprocess.Popen(command, **quiet) as scheduler:
         try:
-            while not file.exists():
+            while not (file.exists() and file.stat().st_size):  # Dask does not write it at once
                 time.sleep(0.05)
             # By its address: options of a preload would be taken for that where it is a file's.
-            where = address.find(str(file))
+            where = address.find(str(file)).address
             worker = [sys.executable, "-m", "distributed.cli.dask_worker", where, *options]
             with subprocess.Popen(worker, env=own, **quiet) as working:
                 try:
