@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from sample_records import change
 from sample_spaces import write_space
-from tuned_project import NAMES, SHORT, edit_record, no_process, record_file
+from tuned_project import NAMES, SHORT, edit_record, launch_of, no_process, record_file
 
-from autotune import load
+from autotune import load, lookup
 from autotune.checking import kernel_check
 from autotune.checking.kernel_check import check_kernel
 from autotune.cli import run
@@ -32,6 +32,8 @@ from autotune.values import Configuration, Problem
 
 pytestmark = pytest.mark.usefixtures("kept_processes")
 
+#: A plan that computes wrong results, where nothing else is wrong.
+WRONG_PLAN = launch_of({"BLOCK": 1024, "ITEMS": 1})
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
 WIDE = ("--threshold", "5000")
 ON_CPU = ("--device", "opencl:cpu")
@@ -42,13 +44,15 @@ Check = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def check(capsys: pytest.CaptureFixture[str]) -> Check:
-    """Run `autotune check-tuned --json` on both kernels and return its rows."""
+    """Run `autotune check-tuned --json` on both kernels and return its rows; ``others``: also of other sizes."""
 
-    def check(*more: str, names: tuple[str, ...] = NAMES, code: int = 0) -> list[dict[str, Any]]:
+    def check(
+        *more: str, names: tuple[str, ...] = NAMES, code: int = 0, others: bool = False
+    ) -> list[dict[str, Any]]:
         capsys.readouterr()
         assert run(["check-tuned", *names, *ON_CPU, *WIDE, "--json", *more]) == code
         rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
-        return rows
+        return [row for row in rows if others or row["verdict"] != "verified"]
 
     return check
 
@@ -82,10 +86,52 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
 
 
 def test_a_configuration_that_is_wrong_is_a_regression(project: Path, check: Check) -> None:
-    edit_record("twin", configuration={"BLOCK": 1024, "ITEMS": 1})
+    edit_record("twin", configuration=WRONG_PLAN["configuration"])
     (found,) = check(names=("twin",), code=5)
     assert found["verdict"] == "wrong"
     assert "wrong_result" in found["message"]
+
+
+def test_configurations_that_answer_other_sizes_are_verified(project: Path, check: Check) -> None:
+    document = json.loads(record_file("twin").read_text())
+    (entry,) = document["problems"]
+    row = {"problem": entry["problem"], "plans": [{**entry["plans"][0], **WRONG_PLAN}]}
+    document["portfolio"] = {"tables": [{"rows": [row]}]}
+    record_file("twin").write_text(json.dumps(document))
+    assert dict(lookup("twin", n=777)) == WRONG_PLAN["configuration"]
+    held, *others = check(names=("twin",), code=5, others=True)
+    assert held["verdict"] == "held"
+    assert others[0]["config"] == WRONG_PLAN["configuration"]
+    assert others[0]["verdict"] == "wrong" and "wrong_result" in others[0]["message"]
+    assert {row["verdict"] for row in others[1:]} <= {"verified"}
+
+
+@pytest.mark.parametrize("place", ["entry", "portfolio"])
+def test_a_launch_that_the_kernel_does_not_compute_is_wrong_and_not_run(
+    project: Path, check: Check, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads(record_file("twin").read_text())
+    (entry,) = document["problems"]
+    wrong = {**entry["plans"][0], "grid": [7, 1, 1]}
+    if place == "entry":
+        entry["plans"] = [wrong]
+        entry["steps"] = []
+    else:
+        configuration = {"BLOCK": 64, "ITEMS": 2}
+        assert configuration != wrong["configuration"]
+        wrong |= {"configuration": configuration, "block": [64, 1, 1]}
+        document["portfolio"] = {
+            "tables": [{"rows": [{"problem": entry["problem"], "plans": [wrong]}]}]
+        }
+    record_file("twin").write_text(json.dumps(document))
+    found = [row for row in check(names=("twin",), code=5) if row["verdict"] == "wrong"]
+    assert [row["config"] for row in found] == [wrong["configuration"]]
+    assert "launch.grid is (7, 1, 1), expected" in found[0]["message"]
+    assert run(["export", "twin"]) == 1
+    assert "grid is (7, 1, 1), expected" in capsys.readouterr().err
+    size = entry["problem"]["n"] + (place == "portfolio")
+    assert run(["lookup", "twin", f"n={size}"]) == 0
+    assert "stale: its launch was changed by hand: grid is (7, 1, 1)" in capsys.readouterr().out
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
@@ -115,12 +161,9 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     assert read(folder / "saxpy.json").problems[0].median_ms > 1e-6
 
 
-def test_what_cannot_be_compared_is_no_regression(
-    project: Path, check: Check, tmp_path: Path
-) -> None:
+def test_what_cannot_be_compared_is_no_regression(project: Path, check: Check) -> None:
     edit_record("saxpy", timing="warm")
-    with no_process(tmp_path):
-        (found,) = check(names=("saxpy",))
+    (found,) = check(names=("saxpy",))
     assert found["verdict"] == "unchecked"
     assert "another way (warm)" in found["message"]
 

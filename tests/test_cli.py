@@ -225,10 +225,11 @@ def test_lookup_says_what_changed_since(
     space = write_space(tmp_path)
     source = tmp_path / "kernels" / "scale.cu"
     kernel = find_kernel("scale", tmp_path / "spaces")
-    values = {"configuration": {"BLOCK": 32}, "block": (32, 1, 1), "grid": None}
+    values = {"configuration": {"BLOCK": 32}, "block": (32, 1, 1), "grid": None, "shared_bytes": 0}
     made = entry(
         {"n": 1000},
         plan(**values),
+        steps=(),
         source=source_fingerprint(kernel),
         arguments=arguments_fingerprint(kernel, Problem(n=1000)),
     )

@@ -47,10 +47,19 @@ def record_file(name: str) -> Path:
     return file
 
 
+def launch_of(configuration: dict[str, int]) -> dict[str, Any]:
+    """The plan of a configuration of these kernels, as their launch function computes it."""
+    block, items = configuration["BLOCK"], configuration["ITEMS"]
+    blocks = ["-", 0, ["//", ["-", 0, "n"], block * items]]
+    return {"configuration": configuration, "block": [block, 1, 1], "grid": [blocks, 1, 1]}
+
+
 def edit_record(name: str, **changes: Any) -> None:
     """Change the one tuned problem of a record by hand: its origin, or parts of its race by name."""
     file = record_file(name)
     document = json.loads(file.read_text())
+    if "configuration" in changes:
+        changes = {**changes, **launch_of(changes["configuration"]), "steps": []}
     change(document["problems"][0], **changes)
     file.write_text(json.dumps(document))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
     from autotune.project import Project
     from autotune.store import PastRun
+    from autotune.tuned.answer import TunedConfig
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.record import TunedProblem, TunedRecord
 
@@ -96,6 +97,8 @@ def lookup(
     with _comparing():
         if declared and found.origin:
             changes = changed_since(declared, found.origin.source, found.origin.arguments)
+        if declared and not changes and (fault := _launch_fault(declared, found, problem)):
+            changes = (f"its launch was changed by hand: {fault}",)
     facts: dict[str, Any] = {
         "kernel": name,
         "problem": problem,
@@ -162,6 +165,23 @@ def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel |
     with _comparing():
         declared = known_kernel(kernel, spaces)
     return kernel, declared.project if declared else owner_of(kernel, spaces=spaces), declared
+
+
+def _launch_fault(kernel: Kernel, found: TunedConfig, problem: Mapping[str, int | str]) -> str:
+    """Return how the launch of an answer differs from the kernel's; empty if it is the same, or not computed."""
+    from autotune.kernel.source import changed_since
+    from autotune.tuned.reading import read_layers
+
+    files = read_layers(kernel.name, kernel.project)
+    record = next((file.record for file in files if file.source == found.source), None)
+    if record is None or kernel.language is not None:
+        return ""
+    made = record.provenance
+    if found.stale_reasons or changed_since(kernel, made.source, made.arguments):
+        return ""
+    from autotune.checking.launch_faults import answer_fault
+
+    return answer_fault(found, problem, kernel, record.device.planned_for())
 
 
 @contextmanager

@@ -6,7 +6,7 @@
 `retuning` every device of a query: re-tuning, and the check of what is tuned
 `retuner`  one device: entries that hold are confirmed, the others searched
 `repeated` whether an earlier run of the same command has the results already
-`gate`     one entry: verified and timed again, and the verdict
+`gate`     one entry, or another answer: verified and timed again, and the verdict
 `schedule` entries for cron and GitHub
 ========== ======================================================================
 

@@ -1,13 +1,21 @@
-"""The regression gate: verifies and times a recorded winner again, and judges its record."""
+"""The regression gate: verifies and times a recorded winner again, and judges its record.
+
+It also verifies the other configurations that lookup answers with.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
+from autotune.answers.table import Plan, Sizes
+from autotune.checking.launch_faults import plan_fault
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
+from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
@@ -18,8 +26,9 @@ from autotune.measure.worker_state import Job
 from autotune.retune.stale import Target
 from autotune.run.bench import Bench
 from autotune.run.verdict import judge
+from autotune.tuned.lookup import table_of
 from autotune.tuned.record import TIME, ContenderResult, Estimate, TunedProblem, TunedRecord
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, category_of
 
 #: Number of rounds of the race between a winner and its rivals.
 ROUNDS = 30
@@ -46,6 +55,10 @@ class Remeasurement:
     device_uuid: str = ""
 
 
+#: A plan that lookup answers with, and a problem of its category.
+Answer: TypeAlias = tuple[Plan, Sizes]
+
+
 class Verdict(StrEnum):
     """The state of a recorded entry."""
 
@@ -59,6 +72,8 @@ class Verdict(StrEnum):
     #: Nothing could be compared; the message gives the reason.
     UNCHECKED = "unchecked"
     FAILED = "failed"
+    #: Correct, and not timed: it answers other problems than the tuned ones.
+    VERIFIED = "verified"
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,8 @@ class CheckedEntry:
     verdict: Verdict
     message: str = ""
     remeasurement: Remeasurement | None = None
+    #: A configuration that answers other problems than the entry's; None: the entry's winner.
+    other: Configuration | None = None
 
 
 def verdict(found: Remeasurement, threshold: float) -> tuple[Verdict, str]:
@@ -97,10 +114,78 @@ def check_entry(bench: Bench, target: Target, threshold: float) -> CheckedEntry:
         text = f"timed in another way ({entry.race.timing})"
         return CheckedEntry(target, Verdict.UNCHECKED, text)
     try:
+        is_current = not changed_since(bench.kernel, entry.origin.source, entry.origin.arguments)
+        answers = [(plan, entry.problem) for plan in entry.plans if is_current]
+        if fault := _launch_fault(bench, answers):
+            return CheckedEntry(target, Verdict.WRONG, fault)
         found = remeasure(bench, record, entry)
     except AutotuneError as error:
         return CheckedEntry(target, Verdict.FAILED, str(error))
     return CheckedEntry(target, *verdict(found, threshold), found)
+
+
+def check_others(bench: Bench, targets: Sequence[Target]) -> Iterator[CheckedEntry]:
+    """Verify each further configuration that lookup answers with on the bench's device.
+
+    Each is verified on the fastest tuned problem of its category that it allows.
+    """
+    known = [(target, target.known.entry) for target in targets if target.known]
+    won = {Configuration(entry.configuration) for _, entry in known}
+    fastest = sorted(known, key=lambda pair: pair[1].median_ms)
+    for configuration, answers in _answers(bench.kernel, bench.device).items():
+        categories = {category_of(problem) for _, problem in answers}
+        allowed = (
+            target
+            for target, _ in fastest
+            if bench.kernel.allows(configuration, target.problem)
+            and (not categories or category_of(target.problem) in categories)
+        )
+        if configuration not in won and (target := next(allowed, None)):
+            yield _check_other(bench, target, configuration, answers)
+
+
+def _check_other(
+    bench: Bench, target: Target, configuration: Configuration, answers: Iterable[Answer]
+) -> CheckedEntry:
+    try:
+        if fault := _launch_fault(bench, answers):
+            return CheckedEntry(target, Verdict.WRONG, fault, other=configuration)
+        found = _wrong_somewhere(bench, bench.job(target.problem), configuration)
+    except AutotuneError as error:
+        return CheckedEntry(target, Verdict.FAILED, str(error), other=configuration)
+    if found:
+        return CheckedEntry(target, *verdict(found, 0.0), other=configuration)
+    return CheckedEntry(target, Verdict.VERIFIED, "it answers other sizes", other=configuration)
+
+
+def _answers(kernel: Kernel, device: Device) -> dict[Configuration, list[Answer]]:
+    """Return the plans that lookup answers with on a device, by configuration; of the default none.
+
+    Plans of an earlier kernel are left out: its launches may differ, and its entries are stale.
+    """
+    table, found = table_of(kernel.name, kernel.project), dict[Configuration, list[Answer]]()
+    group = table.devices.get(device.folder) if table else None
+    if table is None or group is None:
+        return found
+    for row in (*group.near.values(), *group.exact.values()):
+        made = row.origin.record.provenance
+        if changed_since(kernel, made.source, made.arguments):
+            continue
+        prediction = row.table.prediction if row.table else None
+        costs = prediction.costs if prediction else ()
+        for plan in (*row.plans, *(cost.plan for cost in costs)):
+            known = found.setdefault(Configuration(plan.configuration), [])
+            if not any(plan == other for other, _ in known):
+                known.append((plan, table.named(row.problem, {})))
+    if is_member(kernel, kernel.default(), device):
+        found.setdefault(kernel.default(), [])
+    return found
+
+
+def _launch_fault(bench: Bench, answers: Iterable[Answer]) -> str:
+    """Return why recorded launches are not those of the kernel: then they are not run; empty if they are."""
+    faults = (plan_fault(("launch",), *answer, bench.kernel, bench.device) for answer in answers)
+    return next(filter(None, faults), "")
 
 
 def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasurement:
@@ -113,16 +198,24 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
     if not is_member(kernel, winner, device):
         return Remeasurement(Status.PRUNED, "its configuration is not in the declared space")
     job = bench.job(problem)
-    edges = [edge for edge in bench.other_jobs(job) if kernel.allows(winner, edge.problem)]
-    for checked in (*edges, job):
-        verified = bench.verify(checked, winner)
-        if verified.status is not Status.OK:
-            where = "" if checked is job else f"on {checked.problem} with other inputs: "
-            return Remeasurement(verified.status, where + verified.message)
+    if failure := _wrong_somewhere(bench, job, winner):
+        return failure
     # Rivals are compared by time. A winner for another objective may be slower than they are.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
     others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
     return _raced(bench, job, entry, [winner, *others])
+
+
+def _wrong_somewhere(bench: Bench, job: Job, configuration: Configuration) -> Remeasurement | None:
+    """Verify a configuration on every data set and odd size of a job; return the first failure."""
+    allows = bench.kernel.allows
+    edges = [edge for edge in bench.other_jobs(job) if allows(configuration, edge.problem)]
+    for checked in (*edges, job):
+        verified = bench.verify(checked, configuration)
+        if verified.status is not Status.OK:
+            where = "" if checked is job else f"on {checked.problem} with other inputs: "
+            return Remeasurement(verified.status, where + verified.message)
+    return None
 
 
 def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configuration]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +24,13 @@ from autotune.languages.registry import compiler
 from autotune.measure.measurement import find_objective
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
-from autotune.retune.gate import CheckedEntry, Remeasurement, Verdict, check_entry
+from autotune.retune.gate import (
+    CheckedEntry,
+    Remeasurement,
+    Verdict,
+    check_entry,
+    check_others,
+)
 from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
 from autotune.retune.stale import Action, Reason, Target
 from autotune.run.bench import LOCAL, Bench, Site
@@ -77,9 +84,15 @@ class Retuner:
                 failed.append(replace(found.target, reasons=(*found.target.reasons, why)))
         return outcomes, failed
 
-    def checked(self, targets: Sequence[Target], threshold: float) -> Iterator[CheckedEntry]:
-        """Verify and measure the winners of targets again, while there is time."""
-        for _, group in groupby(sorted(targets, key=_alike), key=_alike):
+    def checked(
+        self, targets: Sequence[Target], threshold: float, with_others: bool = False
+    ) -> Iterator[CheckedEntry]:
+        """Verify and measure the winners of targets again, while there is time.
+
+        With ``with_others`` also verify the other configurations that lookup answers with.
+        """
+        ordered = sorted(targets, key=_alike)
+        for _, group in groupby(ordered, key=_alike):
             listed = list(group)
             request = self._request(listed, EFFORTS["quick"])
             bench = Bench(request, self._site)
@@ -91,6 +104,10 @@ class Retuner:
                         continue
                     listener(Phase(target.problem, "the winner and its runners-up, again"))
                     yield check_entry(bench, target, threshold)
+                of_kernel = [t for t in ordered if t.kernel.name == bench.kernel.name]
+                if with_others and listed[-1] is of_kernel[-1] and self.left_s > 0:
+                    others = check_others(bench, of_kernel)
+                    yield from itertools.takewhile(lambda _: self.left_s > 0, others)
 
     def _confirm(self, target: Target, found: Remeasurement | None) -> RetuneOutcome:
         """Write a confirmed entry to the user's records and to the record that lookup reads.

@@ -108,7 +108,8 @@ def check_tuned(
             targets, failures = survey(replace(query, only_stale=False), device)
             failed |= failures
             known = [target for target in targets if target.known]
-            checked += Retuner(device, options, until_s).checked(known, threshold)
+            retuner = Retuner(device, options, until_s)
+            checked += retuner.checked(known, threshold, with_others=True)
     return checked, failed
 
 

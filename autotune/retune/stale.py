@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
-from autotune.errors import AutotuneError, DeviceError, UsageError
+from autotune.errors import AutotuneError, DeviceError, RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, known_kernel, listings
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
@@ -214,7 +214,24 @@ def records_of(
             raise UsageError(f"{other}; or name another folder of records: --from DIR")
         with suppress(AutotuneError, ImportError):  # a failing function of the space file; no numpy
             _warn_if_stale(declared, record)
+        _require_own_launches(declared, record)
     return found
+
+
+def _require_own_launches(kernel: Kernel, record: TunedRecord) -> None:
+    """Raise `RecordError` if a launch of the record is not the launch that the unchanged kernel computes."""
+    if kernel.language is not None:
+        return  # its compiler decides the launches, which takes minutes
+    fault = ""
+    with suppress(AutotuneError, ImportError):
+        from autotune.checking.launch_faults import record_faults
+
+        fault = next(record_faults(record, kernel), "")
+    if fault:
+        raise RecordError(
+            f"{kernel.name} on {record.device.name}: {fault}; the record was changed by hand: restore it, or "
+            f"tune again: autotune run {kernel.name}"
+        )
 
 
 def _warn_if_stale(kernel: Kernel, record: TunedRecord) -> None:

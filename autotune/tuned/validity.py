@@ -172,7 +172,7 @@ def _check_problems(record: TunedRecord) -> None:
 
 def configurations(record: TunedRecord) -> Iterator[tuple[Place, Mapping[str, Value]]]:
     """Yield every configuration of a record, with its place."""
-    for place, plan, _ in _plans(record):
+    for place, plan, _ in plans_of(record):
         yield (*place, "configuration"), plan.configuration
     for number, configuration in enumerate(record.portfolio.configurations):
         yield ("portfolio", "configurations", number), configuration
@@ -210,7 +210,7 @@ def _check_configurations(record: TunedRecord) -> None:
 # ---------------------------------------------------------------------- launches
 
 
-def _plans(record: TunedRecord) -> Iterator[tuple[Place, Plan, Sizes | None]]:
+def plans_of(record: TunedRecord) -> Iterator[tuple[Place, Plan, Sizes | None]]:
     """Yield place, plan and measured problem of every plan; None if the plan is of no single problem."""
     yield ("default",), record.default, None
     for number, tuned in enumerate(record.problems):
@@ -230,7 +230,7 @@ def _check_plans(record: TunedRecord) -> None:
     integers = _integers(record)
     with_layout = integers | record.layout.keys()
     known = set[bytes]()  # plans of one record have few different grids and conditions
-    for place, plan, problem in _plans(record):
+    for place, plan, problem in plans_of(record):
         if place[0] != "default":
             _check_launch(place, plan, record.device)
         if plan.grid is not None and (grid := msgspec.json.encode(plan.grid)) not in known:
