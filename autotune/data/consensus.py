@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from autotune.arrays import converted, in_pieces, widened_bfloat16
 from autotune.data import tolerance
 from autotune.data.arguments import Argument
-from autotune.data.dataset import MANIFEST, Dataset, encoded_manifest, mapped
+from autotune.data.dataset import MANIFEST, Dataset, encoded_manifest, link_inputs, mapped
 from autotune.files import write_atomically
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
 #: Suffix of the files that hold a configuration's results.
-_RESULT = ".result.npy"
+RESULT = ".result.npy"
 
 
 def with_results(
@@ -35,16 +35,13 @@ def with_results(
     inputs = max((argument.count for argument in arguments if argument.kind != "out"), default=1)
     outputs = [argument for argument in arguments if argument.kind in ("out", "inout")]
     changed = {name for dataset in datasets for name in dataset.bounds}
-    changed |= {output.name for output in outputs if any(folder.glob(f"*/{output.name}{_RESULT}"))}
+    changed |= {output.name for output in outputs if any(folder.glob(f"*/{output.name}{RESULT}"))}
     for dataset in datasets:
         if dataset.bounds:
             claimed.append(dataset)
             continue
         here, bounds = folder / dataset.name, dict[str, float]()
-        for argument in dataset.arguments:
-            if argument.kind not in ("out", "scalar"):
-                file = f"{argument.name}.npy"
-                (here / file).symlink_to(dataset.folder / file)
+        link_inputs(dataset, here)
         for output in outputs:
             if changed and output.name not in changed:
                 continue
@@ -68,7 +65,7 @@ def _stored_as_expected(folder: Path, output: Argument) -> NDArray[Any]:
 
     Values of half precision are stored as float32.
     """
-    result, expected = (folder / f"{output.name}{end}" for end in (_RESULT, ".expected.npy"))
+    result, expected = (folder / f"{output.name}{end}" for end in (RESULT, ".expected.npy"))
     if not result.exists():
         result.symlink_to(f"{output.name}.npy")
     if output.bits_of or (output.value_type.kind == "f" and output.value_type.itemsize == 2):
@@ -82,7 +79,7 @@ def _stored_as_expected(folder: Path, output: Argument) -> NDArray[Any]:
 
 def save_result(folder: Path, name: str, values: NDArray[Any]) -> None:
     """Write the result of a configuration for one output; `with_results` reads it."""
-    np.save(folder / f"{name}{_RESULT}", values)
+    np.save(folder / f"{name}{RESULT}", values)
 
 
 def _is_whole(values: NDArray[Any], info: Any) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -50,6 +50,11 @@ class Dataset:
     #: Number of configurations that agree on the expected outputs; 0 if a reference gives them.
     agreed: int = 0
 
+    def inputs(self, kinds: str = "") -> list[Argument]:
+        """Return the input arrays, or only those whose values have one of these kinds of NumPy's types."""
+        arrays = (argument for argument in self.arguments if argument.kind not in ("out", "scalar"))
+        return [argument for argument in arrays if not kinds or argument.value_type.kind in kinds]
+
     def array(self, name: str) -> NDArray[Any]:
         """Map an input, read-only."""
         argument = next(argument for argument in self.arguments if argument.name == name)
@@ -74,14 +79,8 @@ class Dataset:
         return mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
 
 
-class _Manifest(msgspec.Struct, array_like=True):
-    """The fields of a `Dataset` as stored, in this order."""
-
-    arguments: tuple[Argument, ...]
-    bounds: dict[str, float]
-    by_element: tuple[str, ...]
-    seconds: float = 0.0
-    agreed: int = 0
+#: Fields of a `Dataset` as stored: arguments, bounds, by_element, seconds, agreed.
+_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...], float, int]
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -99,12 +98,18 @@ def mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
     return array
 
 
+def link_inputs(dataset: Dataset, folder: Path, without: str = "") -> None:
+    """Link the input arrays of a data set into a folder, except one."""
+    for argument in dataset.inputs():
+        if argument.name != without:
+            file = f"{argument.name}.npy"
+            (folder / file).symlink_to(dataset.folder / file)
+
+
 def encoded_manifest(dataset: Dataset) -> bytes:
     """Return the contents of `MANIFEST`; this file is written last and makes a data set complete."""
-    manifest = _Manifest(
-        dataset.arguments, dataset.bounds, dataset.by_element, dataset.seconds, dataset.agreed
-    )
-    return msgspec.msgpack.encode(manifest)
+    fields = (dataset.arguments, dataset.bounds, dataset.by_element)
+    return msgspec.msgpack.encode((*fields, dataset.seconds, dataset.agreed))
 
 
 def without_files(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
@@ -141,21 +146,11 @@ def read_dataset(folder: Path, which: str, seed: int) -> Dataset | None:
     cache.use(folder)
     try:
         manifest = (folder / MANIFEST).read_bytes()
-        stored = msgspec.msgpack.decode(manifest, type=_Manifest)
-        dataset = Dataset(
-            which,
-            folder,
-            stored.arguments,
-            stored.bounds,
-            seed,
-            stored.by_element,
-            stored.seconds,
-            stored.agreed,
-        )
-        for argument in stored.arguments:
-            if argument.kind in ("input", "inout", "constant"):
-                dataset.array(argument.name)
-        for name in stored.bounds:
+        arguments, bounds, *others = msgspec.msgpack.decode(manifest, type=_Manifest)
+        dataset = Dataset(which, folder, arguments, bounds, seed, *others)
+        for argument in dataset.inputs():
+            dataset.array(argument.name)
+        for name in bounds:
             dataset.expected(name)
             dataset.element_bounds(name)
     except (OSError, EOFError, ValueError):

@@ -101,11 +101,7 @@ class Evaluations:
 
     def arrays(self, kinds: str, other: bool = False) -> dict[str, np.dtype[Any]]:
         """Return the types of the input arrays of these kinds, or of all ``other`` kinds, by name."""
-        arrays = {
-            argument.name: argument.value_type
-            for argument in self.dataset.arguments
-            if argument.kind not in ("out", "scalar")
-        }
+        arrays = {argument.name: argument.value_type for argument in self.dataset.inputs()}
         return {name: dtype for name, dtype in arrays.items() if (dtype.kind in kinds) != other}
 
     def response(
