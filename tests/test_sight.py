@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from sample_spaces import write_space
+from sample_spaces import SOURCE, changed, write_space
 
 from autotune.cli import run as command
 from autotune.data.sight import unseen_inputs
@@ -166,20 +166,30 @@ def test_a_reference_that_refuses_a_change_says_nothing(unseen):
 
 
 @pytest.mark.opencl
-def test_check_run_record_and_report_say_weak_check(tmp_path, capsys, opencl_device, monkeypatch):
+def test_check_run_record_and_report_say_what_could_not_show(
+    tmp_path, capsys, opencl_device, monkeypatch
+):
+    """A weak check, and values that the data never hold."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("autotune.run.extreme_checks._MAX_ELEMENTS", 1 << 20)
     write_space(tmp_path, ("return factor * x", "return factor * x / 1.0001"), tolerance(50))
+    capped = changed(SOURCE, ("factor * x[i]", "factor * fmin(x[i], 9.0f)"))
+    (tmp_path / "kernels" / "scale.cu").write_text(capped)
+    differs = "differs from the reference on values that the data never hold: x times 8192: out["
     assert command(["check", "scale", "--samples", "1", "--arch", "sm_90"]) == 0
     told = capsys.readouterr().out
     assert "verified, weak check" in told
     assert "weak check: this tolerance would not notice a missing element of x: x[" in told
+    assert f"scale {differs}" in " ".join(told.split())
     flags = ["--device", opencl_device, "--budget", "2evals", "--out", "reports"]
     assert command(["run", "scale", *flags]) == 0
     (table, warned), (record,) = capsys.readouterr(), tmp_path.glob("reports/*/scale.json")
     assert "weak check)" in table
     assert "scale: weak check: this tolerance would not notice a missing element of x" in warned
+    assert warned.count(differs) == 1 and "draw such values if callers have them" in warned
     (entry,) = json.loads(record.read_text())["problems"]
     assert entry["checks"]["unseen"] == ["x", "factor", "out"]
-    assert "a missing element of x and factor and out would not have been noticed" in (
-        record.with_suffix(".md").read_text()
-    )
+    assert entry["checks"]["differs"][0].startswith("x times 8192: out[")
+    report = record.with_suffix(".md").read_text()
+    assert "a missing element of x and factor and out would not have been noticed" in report
+    assert "on values that the data never hold, x times 8192: out" in report

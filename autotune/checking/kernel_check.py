@@ -34,6 +34,7 @@ from autotune.kernel.spec import Kernel, Launch
 from autotune.languages.registry import find_backend
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
+from autotune.run.extreme_checks import differences, message
 from autotune.run.idle import unnamed
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem, by_category, category_of, size_of
@@ -149,7 +150,10 @@ class _DeviceCheck:
         problems = tuple(dict.fromkeys([*edges, kernel.first_problem(device.backend)]))
         with closing(Bench(Request.without_search(kernel, device, problems))) as bench:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
-            self._check_sample(self._sample(space), lambda c: verified(bench, c, next(turns)))
+            sample = self._sample(space)
+            self._check_sample(sample, lambda c: verified(bench, c, next(turns)))
+            differing = differences(bench, {sample[0]: problems[-1]})
+        self._report.notes += [message(kernel.name, texts) for texts in differing.values()]
 
     def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
         """Verify a sample on each problem within the time limits; note the other problems."""

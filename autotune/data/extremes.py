@@ -1,41 +1,197 @@
-"""The range of values that the data of a kernel hold."""
+"""The values that the data of a kernel hold, and values beyond them: large, NaN, infinite, of the other sign.
+
+Each `ExtremeData` changes one array of random data. A kernel that then differs clearly from the reference
+is correct for the declared data, but not for callers with such values.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import in_pieces
+from autotune.arrays import converted, in_pieces, widened_bfloat16
 from autotune.data import tolerance
 from autotune.data.arguments import Argument
-from autotune.data.dataset import Dataset
+from autotune.data.consensus import RESULT
+from autotune.data.dataset import Dataset, link_inputs, mapped
+from autotune.data.prepare import drawn_inputs
+from autotune.data.reference import Numbers, computes_with, reevaluated
+from autotune.errors import SpecError
+from autotune.kernel.spec import Kernel
+from autotune.values import Problem
+
+#: Binary logarithm of the factor of large values, about 10,000. A product with a power of two is exact.
+_LARGE = 13
+#: Binary logarithm of the factor from the largest value to the type's limit: small sums of floats are finite.
+_ROOM_OF_FLOATS, _ROOM_OF_INTEGERS = 14, 2
+#: Largest error that is not clear, as a share of the output's largest value.
+_CLEAR = 0.01
+#: Largest error of the reference in float32, as a share of that error.
+_WELL_CONDITIONED = 1 / 16
 
 
 def drawn_ranges(dataset: Dataset) -> dict[str, tuple[float, float]]:
     """Return the smallest and the largest finite number of each input array, to six digits."""
     found = {}
-    for argument in _arrays(dataset, "fiuc"):
+    for argument in dataset.inputs("fiuc"):
         row = tolerance.parts(dataset.values(argument.name))
 
         def ends(_: int, begin: int, end: int, row: NDArray[Any] = row) -> tuple[float, float]:
             finite = row[begin:end][np.isfinite(row[begin:end])].astype(np.float64)
             return float(finite.min(initial=math.inf)), float(finite.max(initial=-math.inf))
 
-        least, most = zip(*in_pieces(ends, row.size), strict=True)
+        least, most = map(list, zip((math.inf, -math.inf), *in_pieces(ends, row.size), strict=True))
         if min(least) <= max(most):
             found[argument.name] = (float(f"{min(least):.6g}"), float(f"{max(most):.6g}"))
     return found
 
 
-def _arrays(dataset: Dataset, kinds: str) -> list[Argument]:
-    """Return the arguments that are input arrays of these kinds."""
-    return [
-        argument
-        for argument in dataset.arguments
-        if argument.kind not in ("out", "scalar")
-        and argument.count
-        and argument.value_type.kind in kinds
-    ]
+@dataclass(frozen=True)
+class ExtremeData:
+    """Random data with one array changed, and the results that a kernel should give, in one folder."""
+
+    #: The change, for example ``x times 8192``.
+    change: str
+    dataset: Dataset
+    #: Outputs with expected results.
+    outputs: tuple[Argument, ...]
+
+    def difference(self, results: Path) -> str:
+        """Return the first clear difference of the results in a folder; empty if there is none."""
+        inputs = self.dataset.folder
+        for output in self.outputs:
+            file = results / self.dataset.name / f"{output.name}{RESULT}"
+            values = mapped(file if file.exists() else inputs / f"{output.name}.npy")
+            got = _row(widened_bfloat16(values) if output.bits_of else values)
+            want, unclear = (mapped(inputs / f"{output.name}.{end}.npy") for end in _EXPECTED)
+            wrong = ~np.isnan(unclear) & ~_is_close(got, want, unclear)
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                index = np.unravel_index(at * output.count // got.size, output.shape)
+                where = f"{output.name}[{', '.join(map(str, index))}]"
+                form = ".4g" if format(got[at], ".4g") != format(want[at], ".4g") else ".17g"
+                return f"{self.change}: {where} is {got[at]:{form}}, expected {want[at]:{form}}"
+        return ""
+
+
+#: Names of the files with the results of an output, and the largest unclear errors; NaN if any result may be.
+_EXPECTED = ("expected", "unclear")
+
+
+def extreme_data(kernel: Kernel, problem: Problem, seed: int, folder: Path) -> list[ExtremeData]:
+    """Draw the random data of a problem and change each array in several ways; write the data to a folder.
+
+    An array is changed only if the reference computes with it: another index or length would make a correct
+    kernel read outside its arrays.
+    """
+    made = list[ExtremeData]()
+    drawn, kernel = drawn_inputs(kernel, problem, folder, seed), kernel.of_problem(problem)
+    for argument in drawn.inputs("fiu"):
+        if not computes_with(kernel, drawn, argument):
+            continue
+        name, values = argument.name, np.array(drawn.values(argument.name))
+        for change, changed in _changes(name, values):
+            here = folder / str(len(made))
+            here.mkdir(exist_ok=True)
+            with suppress(SpecError):  # the reference refuses these values
+                outputs = tuple(_write_expected(kernel, drawn, name, changed, here))
+                if outputs:
+                    bits = changed.view(np.uint32) >> 16 if argument.bits_of else changed
+                    np.save(here / f"{name}.npy", bits.astype(argument.dtype))
+                    link_inputs(drawn, here, without=name)
+                    dataset = replace(drawn, name=here.name, folder=here)
+                    made.append(ExtremeData(change, dataset, outputs))
+    return made
+
+
+def _changes(name: str, values: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield changed arrays of the same type, each with the text of its change."""
+    number, is_float = values.dtype.type, values.dtype.kind == "f"
+    sizes, largest = np.abs(values), tolerance.largest(values.reshape(-1))
+    if not largest:
+        return
+    is_signed = values.dtype.kind != "u"
+    if is_signed and (values > 0).any():
+        yield f"{name} all negative", -sizes
+    if (values < 0).any():
+        yield f"{name} all positive", sizes
+    most = float(np.finfo(values.dtype).max if is_float else np.iinfo(values.dtype).max)
+    limit = math.floor(math.log2(most / largest))
+    if (power := min(_LARGE, limit - _ROOM_OF_INTEGERS)) > 0:
+        yield f"{name} times {2**power}", values * number(2**power)
+    if (power := limit - (_ROOM_OF_FLOATS if is_float else _ROOM_OF_INTEGERS)) > _LARGE:
+        huge = sizes * number(2.0**power)
+        most = float(huge.max())
+        yield (
+            (f"{name} all negative, down to {-most:.0e}", -huge)
+            if is_signed
+            else (f"{name} up to {most:.0e}", huge)
+        )
+    if is_float:
+        yield _replaced(name, values, {0.53: math.nan})
+        yield _replaced(name, values, {0.27: math.inf, 0.79: -math.inf})
+
+
+def _replaced(
+    name: str, values: NDArray[Any], numbers: Mapping[float, float]
+) -> tuple[str, NDArray[Any]]:
+    """Return a copy with other numbers at some places, from 0 to 1, and the text of the change."""
+    changed, texts = values.copy(), []
+    for place, number in numbers.items():
+        index = np.unravel_index(int(place * values.size), values.shape)
+        changed[index] = number
+        texts.append(f"{name}[{', '.join(map(str, index))}] = {number}")
+    return " and ".join(texts), changed
+
+
+def _write_expected(
+    kernel: Kernel, dataset: Dataset, name: str, changed: NDArray[Any], folder: Path
+) -> Iterator[Argument]:
+    """Write the results after a change, and the largest unclear errors; yield the outputs.
+
+    A result is expected if the reference in float32 gives nearly the same number, or if neither is finite.
+    """
+    wide = reevaluated(kernel, dataset, {name: changed})
+    if is_integer := changed.dtype.kind in "iu":
+        # Limits and lengths that are compared have the same effect if they are twice as large.
+        twice = reevaluated(kernel, dataset, {name: 2 * changed})
+        if all(np.array_equal(twice[output], wide[output]) for output in wide):
+            return
+    is_exact = all(argument.value_type.kind not in "fc" for argument in dataset.arguments)
+    single = np.float64 if is_exact else np.float32
+    narrow = Numbers.of(changed, single) if is_integer else changed
+    other = reevaluated(kernel, dataset, {name: narrow}, is_single=True)
+    for output in dataset.arguments:
+        if output.name not in wide:
+            continue
+        want, near, dtype = _row(wide[output.name]), _row(other[output.name]), output.value_type
+        most = float(np.finfo(dtype).max) / 2 if dtype.kind in "fc" else math.inf
+        is_held = ~np.isfinite(want) | (np.abs(want) <= most)
+        error = max(_CLEAR * tolerance.largest(want[is_held]), float(np.finfo(np.float32).tiny))
+        error *= not is_exact
+        is_same = _is_close(near, want, error * _WELL_CONDITIONED)
+        if np.any(np.isfinite(want) & np.isfinite(near) & ~is_same):
+            continue
+        unclear = np.where(is_held & is_same, error, math.nan)
+        for end, row in zip(_EXPECTED, (want, unclear), strict=True):
+            np.save(folder / f"{output.name}.{end}.npy", row)
+        yield output
+
+
+def _row(values: NDArray[Any]) -> NDArray[np.floating]:
+    """Return values as a row of float64, with two numbers for each complex number."""
+    wide = np.complex128 if values.dtype.kind == "c" else np.float64
+    return tolerance.parts(converted(values, wide))
+
+
+def _is_close(got: NDArray[Any], want: NDArray[Any], error: Any) -> Any:
+    """Return which numbers differ by an error at most, or are both NaN or infinite."""
+    with np.errstate(all="ignore"):
+        return (np.abs(got - want) <= error) | ~(np.isfinite(got) | np.isfinite(want))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from autotune.arrays import converted, narrowed, widened_bfloat16
 from autotune.data.arguments import Argument
 from autotune.data.dataset import Dataset, mapped
+from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 
 
@@ -33,25 +34,7 @@ def expected_outputs(
         raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
     if "reference" not in kernel.hooks:
         return {}
-    scalars = {
-        argument.name: argument.scalar.item() for argument in arguments if argument.kind == "scalar"
-    }
-    bits = {argument.name for argument in arguments if argument.bits_of}
-    available: dict[str, Any] = {
-        **{n: widened_bfloat16(v) if _is_bits(v, n in bits) else v for n, v in arrays.items()},
-        **scalars,
-    }
-    reference = kernel.hook("reference")
-    parameters = inspect.signature(reference).parameters
-    passed = {
-        name: converted(value, _wide(value.dtype, is_single))
-        if isinstance(value, np.ndarray)
-        else value
-        for name, value in available.items()
-        if name in parameters
-    }
-    with np.errstate(all="ignore"):
-        result = kernel.guarded("reference", reference, **passed)
+    result = _called(kernel, arguments, arrays, is_single)
     if result is None:
         raise kernel.error("reference: returned nothing; return the expected output")
     by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
@@ -68,6 +51,35 @@ def expected_outputs(
             )
         expected[name] = _typed(kernel, name, values.reshape(output.shape), output.value_type)
     return expected
+
+
+def _called(
+    kernel: Kernel,
+    arguments: Sequence[Argument],
+    arrays: Mapping[str, NDArray[Any]],
+    is_single: bool = False,
+    invalid: Literal["ignore", "raise"] = "ignore",
+) -> Any:
+    """Call the reference and return its result; ``invalid`` is that of `numpy.errstate`."""
+    scalars = {
+        argument.name: argument.scalar.item() for argument in arguments if argument.kind == "scalar"
+    }
+    bits = {argument.name for argument in arguments if argument.bits_of}
+    available: dict[str, Any] = {
+        **{n: widened_bfloat16(v) if _is_bits(v, n in bits) else v for n, v in arrays.items()},
+        **scalars,
+    }
+    reference = kernel.hook("reference")
+    parameters = inspect.signature(reference).parameters
+    passed = {
+        name: converted(value, _wide(value.dtype, is_single))
+        if isinstance(value, np.ndarray) and not isinstance(value, Numbers)
+        else value
+        for name, value in available.items()
+        if name in parameters
+    }
+    with np.errstate(all="ignore", invalid=invalid):
+        return kernel.guarded("reference", reference, **passed)
 
 
 def _is_bits(array: NDArray[Any], is_bfloat16: bool) -> bool:
@@ -125,15 +137,60 @@ def reevaluated(
     is_single: bool = False,
 ) -> dict[str, NDArray[Any]]:
     """Return the expected outputs of a data set with some inputs changed."""
-    kept = {
+    arrays = {**_inputs(dataset, changed), **changed}
+    return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)
+
+
+class Numbers(np.ndarray[Any, Any]):
+    """Integers as floating-point numbers, for a reference that computes with them."""
+
+    @classmethod
+    def of(cls, values: NDArray[Any], dtype: DTypeLike = np.float64) -> Numbers:
+        """Return the values of an array."""
+        return values.astype(dtype).view(cls)
+
+    def astype(self, dtype: Any, *args: Any, **named: Any) -> Any:
+        """Keep the type instead of a type of integers."""
+        return self if np.dtype(dtype).kind in "iu" else super().astype(dtype, *args, **named)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        """Compute in the same type instead of a type of integers."""
+        if np.dtype(named.get("dtype")).kind in "iu":
+            del named["dtype"]
+        if "out" in named:
+            named["out"] = tuple(map(_plain, named["out"]))
+        result = getattr(ufunc, method)(*map(_plain, inputs), **named)
+        return result.view(Numbers) if isinstance(result, np.ndarray) else result
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, Numbers) else value
+
+
+def computes_with(kernel: Kernel, dataset: Dataset, argument: Argument) -> bool:
+    """Return whether the reference computes with an array, and uses none of its elements as index or length.
+
+    The reference gets NaN in place of the elements. NumPy and Python refuse to index and to count with NaN.
+    """
+    nan = np.full(argument.shape, np.nan)
+    values = Numbers.of(nan) if argument.value_type.kind in "iu" else nan
+    arrays = {**_inputs(dataset, {argument.name}), argument.name: values}
+    try:
+        _called(kernel, dataset.arguments, arrays, invalid="raise")
+    except SpecError:
+        return False
+    return True
+
+
+def _inputs(dataset: Dataset, without: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Map the inputs of a data set, except some; changes of the reference stay in this process."""
+    return {
         argument.name: mapped(
             dataset.folder / f"{argument.name}.npy", "c" if argument.count else None
         )
-        for argument in dataset.arguments
-        if argument.kind in ("input", "inout", "constant") and argument.name not in changed
+        for argument in dataset.inputs()
+        if argument.name not in without
     }
-    arrays = {**kept, **changed}
-    return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)
 
 
 def _wide(dtype: np.dtype[Any], is_single: bool = False) -> np.dtype[Any]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from autotune.data.consensus import save_result
 from autotune.data.dataset import RANDOM
+from autotune.data.extremes import ExtremeData, extreme_data
 from autotune.devices.base import (
     Binary,
     ContextLostError,
@@ -123,6 +124,12 @@ def write_results(
         return draft
 
     return _tried(job, configuration, binary, written)
+
+
+def write_extremes(job: Job, seed: int, folder: Path) -> list[ExtremeData]:
+    """Write data with extreme values. The reference runs in this process, because it may not end on them."""
+    _, _, kernel = current()
+    return extreme_data(kernel, job.problem, seed, folder)
 
 
 def _tried(

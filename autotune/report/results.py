@@ -299,6 +299,9 @@ def _reasons(content: ReportContent, problem: ProblemContent) -> list[str]:
     if entry.checks and entry.checks.unseen:
         names = " and ".join(map(wording.one_line, entry.checks.unseen))
         reasons.append(f"weak check, a missing element of {names} would not have been noticed")
+    if entry.checks and entry.checks.differs:
+        found = "; ".join(map(wording.one_line, entry.checks.differs))
+        reasons.append(f"differs from the reference on values that the data never hold, {found}")
     if entry.checks and entry.checks.agreed:
         reasons.append(f"no reference, {entry.checks.agreed} configurations agree on the results")
     return reasons

@@ -12,6 +12,7 @@
 `division`  the problems and the time of a run, divided among its tuners
 `finals`    verification of the best, and their race with the vendor's calls
 `sizes`     verification of finalists at sizes near the tuned one
+`extreme_checks` winners on values that the data never hold
 `idle`      parameters without effect
 `verdict`   entrants, winner, ties, ratios, noise
 `answering` times of the best on every problem, then on random sizes

@@ -295,4 +295,5 @@ def _checks(run: RunResult, result: ProblemResult, row: Measurement) -> Checks |
         unseen=run.unseen,
         agreed=result.agreed,
         drawn=result.drawn,
+        differs=run.differs.get(row.configuration, ()),
     )

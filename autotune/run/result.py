@@ -147,6 +147,8 @@ class RunResult:
     limits: Limits = field(default_factory=dict)
     #: Inputs whose missing elements verification would not notice.
     unseen: tuple[str, ...] = ()
+    #: Clear differences of winners from the reference on values that the data never hold.
+    differs: Mapping[Configuration, tuple[str, ...]] = field(default_factory=dict)
     #: Ctrl-C or the error that ended the run before all problems were finished; None if the run is complete.
     ended: AutotuneError | None = None
     #: The tuned record of the problems that have a winner; None for a run of one configuration.

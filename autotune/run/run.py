@@ -30,6 +30,7 @@ from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.device_limits import known_limits, limit_requests
 from autotune.run.division import Division, done_at_once
 from autotune.run.drawing import SEED
+from autotune.run.extreme_checks import differences, message
 from autotune.run.idle import unnamed
 from autotune.run.recording import record_of
 from autotune.run.request import Request
@@ -40,6 +41,7 @@ from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
 from autotune.tuned.writing import update
+from autotune.values import Configuration
 
 
 def execute(
@@ -119,6 +121,7 @@ class Run(Bench):
             decided = without_wrong(decided, self.request)
             portfolio, sizes = self._portfolio(decided, division, run_id)
             made = partial(made, unseen=unseen.result(), portfolio=portfolio, sizes=sizes)
+            made = partial(made, differs=self._differing(decided))
             result = made(tuple(decided), space=self.space, toolchain=self.toolchain)
             state: RunState = "budget" if result.spent_budget else "done"
             self.store.finish_run(run_id, state if result.solved else "failed")
@@ -150,6 +153,16 @@ class Run(Bench):
         for unseen in missed:
             warnings.warn(f"{self.kernel.name}: {unseen}", stacklevel=1)  # the caller is a thread
         return tuple(unseen.argument for unseen in missed)
+
+    def _differing(self, results: Sequence[ProblemResult]) -> dict[Configuration, tuple[str, ...]]:
+        """Return the winners that differ on values that the data never hold; warn of each difference once."""
+        chosen = {found.winner: found.problem for found in results if found.winner is not None}
+        differing = differences(self, chosen)
+        for texts in dict.fromkeys(differing.values()):
+            named = [str(winner) for winner in differing if differing[winner] == texts]
+            name = f"{self.kernel.name}: {' and '.join(named)}"
+            warnings.warn(message(name, texts), stacklevel=2)
+        return differing
 
     def _recorded(self, result: RunResult) -> RunResult:
         """Return a result with its tuned record, unless the run is of one configuration."""

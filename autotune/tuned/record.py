@@ -137,6 +137,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agreed: Count = 0
     #: Smallest and largest finite number of each array of the random data.
     drawn: Mapping[Text, tuple[float, float]] = {}
+    #: Clear differences from the reference on values that the data never hold.
+    differs: tuple[Text, ...] = ()
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):
