@@ -9,7 +9,7 @@
     │                                Also an ImportError
     ├── StoreError                1  the results store cannot be read or written
     ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
-    ├── RegressionError           5  a tuned entry is now slower or wrong
+    ├── RegressionError           5  a tuned entry is now slower, wrong or stale; so is an exported header
     ├── FleetError                6  the scheduler of a fleet cannot be reached, or was lost; results are kept
     └── Interrupted             130  Ctrl-C; results are kept
 
@@ -115,7 +115,7 @@ class RecordError(AutotuneError):
 
 
 class RegressionError(AutotuneError):
-    """A tuned entry is now slower, or wrong, on this device."""
+    """A tuned entry is slower, wrong or stale now, or an exported header is not the current one."""
 
     exit_code = 5
 

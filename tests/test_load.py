@@ -105,7 +105,7 @@ def write_record(folder, kernel, device, deterministic=False, **values):
     """A record whose winner for n=1000 is a configuration, valid or not."""
     plan: dict[str, Any] = {"configuration": values, "block": (64, 1, 1), "grid": (1, 1, 1)}
     plan["deterministic"] = deterministic
-    made = tuned_problem({"n": 1000}, Plan(**plan), source="", arguments="")
+    made = tuned_problem({"n": 1000}, Plan(**plan), source="older", arguments="older")
     write(
         folder,
         TunedRecord(

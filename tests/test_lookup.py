@@ -20,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sample_records import (
     KERNEL,
+    PARAMETERS,
     VALUES_OF_ANY_KIND,
     WRONG,
     answering,
@@ -339,13 +340,21 @@ def test_a_common_gpu_that_nobody_tuned_is_answered_by_its_architecture(
     assert (config.quality, tile(config), config.expected_fraction) == ("same_arch", 64, None)
 
 
-def test_stale_entries_say_so(given_folder: Path) -> None:
-    known = record([entry(problem(64, 64))])
-    now = msgspec.structs.replace(known.provenance, source="beef")
-    put(given_folder, msgspec.structs.replace(known, provenance=now))
-    for size in (64, 65):
-        config = lookup(KERNEL, arch=90, **problem(size, size))
-        assert config.stale_reasons == ("its source changed",)
+def test_entries_of_another_kernel_do_not_answer(given_folder: Path) -> None:
+    """Their launches may be wrong; entries of the newest run's kernel answer in their place."""
+    old, new = entry(problem(64, 64), plan(64)), entry(problem(512, 512), plan(128), source="beef")
+    known = record([old, new])
+    for name in ("source", "arguments"):
+        now = msgspec.structs.replace(known.provenance, **{name: getattr(new.origin, name)})
+        put(given_folder, msgspec.structs.replace(known, provenance=now))
+        config = lookup(KERNEL, arch=90, **problem(64, 64))
+        expected = ("nearest_problem", 128) if name == "source" else ("exact", 64)
+        assert (config.quality, tile(config)) == expected
+        clear_cache()
+    gone = {**PARAMETERS, "BM": (32, 128)}
+    put(given_folder, msgspec.structs.replace(known, parameters=gone))
+    config = lookup(KERNEL, arch=90, **problem(64, 64))
+    assert (config.quality, tile(config)) == ("nearest_problem", 128)
 
 
 def test_noise_is_told(given_folder: Path) -> None:

@@ -539,14 +539,15 @@ def test_a_recorded_call_makes_only_its_own_problem_stale(add_file, tmp_path, ca
     record(add_file, "300")
     both = state()
     assert both[64] == first[64]
-    values = {"configuration": {"BLOCK": 64, "num_warps": 4}, "block": (128, 1, 1), "grid": None}
+    kernel = find_kernel(f"{add_file}:add")
+    values = {"configuration": dict(kernel.default()), "block": (128, 1, 1), "grid": None}
     made = [
         entry(dict(s.problem), plan(**values), source=s.source, arguments=s.arguments)
         for s, _ in both.values()
     ]
     fields = {"n": "integer", "activation": "categorical", "types": "categorical"}
     shape = {"kernel": "add", "fields": fields, "default": plan(**values)}
-    shape["parameters"] = {"BLOCK": (64, 128), "num_warps": (4, 8)}
+    shape["parameters"] = kernel.parameters
     write(tmp_path / user_folder(project_of(tmp_path)), written(made, **shape))
     assert reasons(64) == reasons(300) == reasons(70) == []
     add_file.write_text(SUM.replace("np.ones(int(n)", "np.ones(2 * int(n)"))

@@ -29,7 +29,7 @@ from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.tuned.answer import TunedConfig
-from autotune.tuned.lookup import lookup
+from autotune.tuned.lookup import lookup, table_of
 from autotune.tuned.lookup import recorded as answer_of_records
 from autotune.tuned.merged import DEFAULT, EXACT, FIRST_CALL
 from autotune.tuned.reading import warn
@@ -81,12 +81,13 @@ class Choice:
 
 def with_changes(choice: Choice, kernel: Kernel) -> Choice:
     """Add to a choice the changes of the kernel's files since it was tuned."""
-    if choice.tuned is None or choice.tuned.origin is None:
+    table = table_of(kernel.name, kernel.project)
+    if choice.tuned is None or table is None:
         return choice
-    origin = choice.tuned.origin
-    changed = changed_since(kernel, origin.source, origin.arguments)
-    stale_reasons = (*choice.tuned.stale_reasons, *changed)
-    return replace(choice, tuned=replace(choice.tuned, stale_reasons=stale_reasons))
+    made = choice.tuned.origin or table.newest.provenance
+    changed = changed_since(kernel, made.source, made.arguments)
+    reasons = tuple(dict.fromkeys((*choice.tuned.stale_reasons, *changed)))
+    return replace(choice, tuned=replace(choice.tuned, stale_reasons=reasons))
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:

@@ -21,7 +21,7 @@ from autotune.cli.console import (
     print_table,
     words,
 )
-from autotune.errors import UsageError, unknown
+from autotune.errors import UsageError, needing, unknown
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
@@ -73,7 +73,6 @@ def lookup(
     from autotune.devices.device import BACKENDS
     from autotune.kernel.names import LOOKUP_ARGUMENTS
     from autotune.kernel.parsing import sizes
-    from autotune.kernel.source import changed_since
     from autotune.tuned.lookup import lookup as answer
     from autotune.tuned.reading import read_layers
 
@@ -95,16 +94,13 @@ def lookup(
     )
     changes: tuple[str, ...] = ()
     with _comparing():
-        if declared and found.origin:
-            changes = changed_since(declared, found.origin.source, found.origin.arguments)
-        if declared and not changes and (fault := _launch_fault(declared, found, problem)):
-            changes = (f"its launch was changed by hand: {fault}",)
+        changes = _changes(declared, owner, found, problem) if declared else ()
     facts: dict[str, Any] = {
         "kernel": name,
         "problem": problem,
         "config": dict(found),
         **{name: getattr(found, name) for name in _ANSWER},
-        "stale_reasons": [*found.stale_reasons, *changes],
+        "stale_reasons": [*dict.fromkeys((*found.stale_reasons, *changes))],
     }
     if as_json:
         emit_json(facts)
@@ -133,6 +129,34 @@ _ANSWER = (
     *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
     *("exclusive", "deterministic", "requires_met", "noise", "objective", "source"),
 )
+
+
+def _changes(
+    kernel: Kernel, owner: Project, found: TunedConfig, problem: Mapping[str, int | str]
+) -> tuple[str, ...]:
+    """Return the changes of a kernel, or of a record by hand, since the plan of an answer was made."""
+    from autotune.kernel.source import changed_since
+    from autotune.tuned.lookup import table_of
+    from autotune.tuned.merged import DEFAULT
+
+    with needing("comparing an answer with its kernel"):
+        from autotune.checking.launch_faults import answer_fault
+        from autotune.kernel.space import stale_reasons
+    table = table_of(kernel.name, owner)
+    assert table is not None  # it has the answer
+    made = found.origin or table.newest.provenance
+    group = table.devices.get(found.source.partition(":")[2].rpartition("/")[0])
+    if group is None or group.device is None:  # a device with first calls only
+        return changed_since(kernel, made.source, made.arguments)
+    device = group.device.planned_for()
+    if found.quality == DEFAULT:  # it may be outside the space
+        reasons = changed_since(kernel, made.source, made.arguments)
+    else:
+        reasons = stale_reasons(kernel, made.source, made.arguments, found, device)
+    if reasons or kernel.language is not None:  # its compiler decides the launches
+        return reasons
+    fault = answer_fault(found, problem, kernel, device)
+    return (f"its launch was changed by hand: {fault}",) if fault else ()
 
 
 def _is_function(kernel: str) -> bool:
@@ -165,23 +189,6 @@ def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel |
     with _comparing():
         declared = known_kernel(kernel, spaces)
     return kernel, declared.project if declared else owner_of(kernel, spaces=spaces), declared
-
-
-def _launch_fault(kernel: Kernel, found: TunedConfig, problem: Mapping[str, int | str]) -> str:
-    """Return how the launch of an answer differs from the kernel's; empty if it is the same, or not computed."""
-    from autotune.kernel.source import changed_since
-    from autotune.tuned.reading import read_layers
-
-    files = read_layers(kernel.name, kernel.project)
-    record = next((file.record for file in files if file.source == found.source), None)
-    if record is None or kernel.language is not None:
-        return ""
-    made = record.provenance
-    if found.stale_reasons or changed_since(kernel, made.source, made.arguments):
-        return ""
-    from autotune.checking.launch_faults import answer_fault
-
-    return answer_fault(found, problem, kernel, record.device.planned_for())
 
 
 @contextmanager

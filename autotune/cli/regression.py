@@ -46,8 +46,8 @@ def check_tuned(
     """Verify and time the tuned entries of KERNEL, or of all kernels, against their records.
 
     Checks all entries that lookup uses on this device. Each winner is verified again, and timed in turn with
-    its runners-up. Exit code 5 if a winner computes a wrong result, or if the whole 95 % interval of its
-    slowdown is above the threshold.
+    its runners-up. Exit code 5 if a winner computes a wrong result, if the whole 95 % interval of its slowdown
+    is above the threshold, or if the kernel changed after it was tuned.
 
     \b
     autotune check-tuned
@@ -82,6 +82,14 @@ def _require_no_regression(rows: Sequence[Mapping[str, Any]]) -> None:
         names = " ".join(dict.fromkeys(row["kernel"] for row in regressions))
         raise RegressionError(
             f"{len(regressions)} of {len(rows)} tuned entries regressed, first {first['kernel']} "
+            f"({words(first['problem'])}): {first['message']}; tune them again: autotune retune {names}"
+        )
+    stale = [row for row in rows if row["verdict"] == "stale"]
+    if stale:
+        first = stale[0]
+        names = " ".join(dict.fromkeys(row["kernel"] for row in stale))
+        raise RegressionError(
+            f"{len(stale)} of {len(rows)} tuned entries are stale, first {first['kernel']} "
             f"({words(first['problem'])}): {first['message']}; tune them again: autotune retune {names}"
         )
     failed = [row for row in rows if row["verdict"] == "failed"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ import click
 
 from autotune.cli import shown
 from autotune.cli.console import KERNEL, PATH, SPACES, out_option, words
-from autotune.errors import UsageError
+from autotune.errors import RegressionError, UsageError
 
 if TYPE_CHECKING:
     from autotune.interop.formats import Labels
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     help="Folder of tuned records; default: your records, else the shipped records.",
 )
 @out_option("Folder to write to.")
-def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Write nothing; exit code 5 if the header there is not of the current kernel and records.",
+)
+def export(
+    kernel: str, format: str, device: str | None, source: Path | None, out: Path, check: bool
+) -> None:
     """Write the tuned records or measurements of KERNEL in another format.
 
     \b
@@ -40,17 +47,23 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
 
     \b
     autotune export sgemm header --out include/autotune
+    autotune export sgemm header --out include/autotune --check
     autotune export sgemm cuda --out tuned
     autotune export sgemm cache --out kernel_tuner
     """
     from autotune.export import export_measurements, export_records
     from autotune.files import write_atomically
 
+    if check and format != "header":
+        raise UsageError(f"--check is for headers, not for {format}")
     if format in ("header", "cuda"):
         from autotune.retune.stale import records_of
 
-        records = records_of(kernel, device, source, needs_cuda=format == "cuda")
-        files: Mapping[str, str | bytes] = export_records(format, records)
+        records, reasons = records_of(kernel, device, source, needs_cuda=format == "cuda")
+        if check:
+            _require_current(out / f"{kernel}.hpp", records, reasons)
+            return
+        files: Mapping[str, str | bytes] = export_records(format, records, reasons)
     else:
         from autotune.interop.exchange import measurements_by_folder
         from autotune.kernel.catalog import find_kernel
@@ -67,6 +80,24 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, text.encode() if isinstance(text, str) else text)
         click.echo(str(out / name))
+
+
+def _require_current(file: Path, records: Sequence[TunedRecord], reasons: Sequence[str]) -> None:
+    """Raise `RegressionError` if a header is not of these records, or if they are stale."""
+    from autotune.export.writer import Writer
+
+    kernel = records[0].kernel
+    write = f"autotune export {kernel} header --out {file.parent}"
+    if reasons:
+        raise RegressionError(
+            f"{file}: the kernel changed since it was tuned ({', '.join(reasons)}); run: "
+            f"autotune run {kernel}, then: {write}"
+        )
+    if not file.is_file() or Writer(records).made_of not in file.read_text(errors="replace"):
+        raise RegressionError(
+            f"{file}: not the header of the current kernel and its records; run: {write}"
+        )
+    click.echo(f"{file} is of the current kernel and its records")
 
 
 @click.command("import")

@@ -17,20 +17,23 @@ if TYPE_CHECKING:
     from autotune.tuned.record import TunedRecord
 
 
-def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
+def export_records(
+    format: str, records: Sequence[TunedRecord], stale_reasons: Sequence[str] = ()
+) -> dict[str, str | bytes]:
     """Return the files of tuned records of one kernel: relative names and contents.
 
-    ``header``: a C++17 header with a constexpr lookup. ``cuda``: self-contained sources and their launcher.
+    ``header``: a C++17 header with a constexpr lookup. ``cuda``: self-contained sources and their launcher. The
+    header names the ``stale_reasons``.
     """
     if not records:
         raise UsageError("nothing is tuned yet, so there is nothing to export")
     if format == "cuda":
         from autotune.export import launcher
 
-        return launcher.render(records)
+        return launcher.render(records, stale_reasons)
     from autotune.export import header
 
-    return {f"{records[0].kernel}.hpp": header.render(records)}
+    return {f"{records[0].kernel}.hpp": header.render(records, stale_reasons)}
 
 
 def export_measurements(format: str, results: Results) -> dict[str, str]:

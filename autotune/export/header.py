@@ -25,20 +25,20 @@ from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.values import SOURCE
 
 
-def render(records: Sequence[TunedRecord]) -> str:
+def render(records: Sequence[TunedRecord], stale_reasons: Sequence[str] = ()) -> str:
     """Return the header of one kernel's records, for one device or several.
 
     Raises `UsageError` if the records are of several kernels, or if their fields or parameters differ from
-    those of the newest record.
+    those of the newest record. ``stale_reasons`` are the changes of the kernel since it was tuned.
     """
-    return header_of(Writer(records))
+    return header_of(Writer(records), stale_reasons)
 
 
-def header_of(writer: Writer) -> str:
-    return filled("header.hpp.j2", _context(writer))
+def header_of(writer: Writer, stale_reasons: Sequence[str] = ()) -> str:
+    return filled("header.hpp.j2", _context(writer, stale_reasons))
 
 
-def _context(writer: Writer) -> dict[str, Any]:
+def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
     table = writer.table
     plans = [writer.plan_row(plan) for plan in writer.plans.values()]
     spans = writer.spans()
@@ -49,7 +49,10 @@ def _context(writer: Writer) -> dict[str, Any]:
         "kernel": kernel,
         "guard": f"AUTOTUNE_{kernel}_HPP",
         "version": comment(__version__),
-        "about": [comment(line) for record in writer.records for line in _about(record)],
+        "about": [
+            *map(comment, (writer.made_of, *_stale(kernel, stale_reasons))),
+            *(comment(line) for record in writer.records for line in _about(writer, record)),
+        ],
         "example": _example(writer),
         "sources": [
             {
@@ -150,10 +153,16 @@ def _example(writer: Writer) -> str:
     return f"90, {listed(writer.fields.values())}"
 
 
-def _about(record: TunedRecord) -> Iterator[str]:
+def _stale(kernel: str, reasons: Sequence[str]) -> Iterator[str]:
+    if reasons:
+        yield f"Stale: {', '.join(reasons)}. Tune again: autotune run {kernel}"
+
+
+def _about(writer: Writer, record: TunedRecord) -> Iterator[str]:
     yield origin(record)
     for entry in record.problems:
-        stale = "".join(f", stale: {reason}" for reason in record.stale_reasons(entry))
+        reasons = writer.table.newest.stale_reasons(entry)
+        stale = f", left out because stale: {', '.join(reasons)}" if reasons else ""
         yield f"  {time_text(entry)}{stale}"
 
 

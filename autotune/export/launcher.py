@@ -35,7 +35,9 @@ from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 
 
-def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
+def render(
+    records: Sequence[TunedRecord], stale_reasons: Sequence[str] = ()
+) -> dict[str, str | bytes]:
     """Return sources, launcher and header for the records of one kernel on CUDA devices.
 
     A kernel in another language than CUDA C++ has cubins instead of sources.
@@ -71,7 +73,7 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str | bytes]:
     }
     return {
         f"{kernel.name}_launch.hpp": filled("launch.hpp.j2", context),
-        f"{kernel.name}.hpp": header_of(writer),
+        f"{kernel.name}.hpp": header_of(writer, stale_reasons),
         **files,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import repeat
 from typing import Any
 
@@ -135,6 +136,17 @@ class Writer:
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(number for number in numbers if number is not None) or [0]
 
+    @property
+    def made_of(self) -> str:
+        """The line of a header with the fingerprints of its kernel and of its records."""
+        made = self.table.newest.provenance
+        files = (encode(msgspec.structs.replace(known, first_calls=())) for known in self.records)
+        kernel, records = (
+            sha256(data).hexdigest()[:16]
+            for data in (f"{made.source}{made.arguments}".encode(), b"".join(files))
+        )
+        return f"Made of kernel {kernel} and records {records}."
+
     def parameter_paths(self) -> list[str]:
         """Return the members of a plan that together are its configuration."""
         if not self.members:
@@ -154,11 +166,7 @@ class Writer:
                     yield table.prediction, cost
 
     def _values(self, parameter: str) -> list[str]:
-        """Return the declared values of a parameter, and further values of older entries."""
-        configurations = (plan.configuration for plan in self.plans.values())
-        recorded = (values[parameter] for values in configurations if parameter in values)
-        declared = self.table.parameters[parameter]
-        return [str(value) for value in dict.fromkeys((*declared, *recorded))]
+        return [str(value) for value in self.table.parameters[parameter]]
 
     def _categories(self, position: int) -> list[str]:
         rows = [row for group in self.table.devices.values() for row in _rows(group)]

@@ -23,7 +23,7 @@ from autotune.measure.race import Contender, RaceRules, race
 from autotune.measure.roofline import implausible
 from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker_state import Job
-from autotune.retune.stale import Target
+from autotune.retune.stale import Target, entry_changes
 from autotune.run.bench import Bench
 from autotune.run.verdict import judge
 from autotune.tuned.lookup import table_of
@@ -69,6 +69,8 @@ class Verdict(StrEnum):
     BEATEN = "beaten"
     #: Wrong results, a crash, a time-out, or no longer a valid configuration.
     WRONG = "wrong"
+    #: The kernel changed after the entry was tuned; the message gives the changes.
+    STALE = "stale"
     #: Nothing could be compared; the message gives the reason.
     UNCHECKED = "unchecked"
     FAILED = "failed"
@@ -114,14 +116,17 @@ def check_entry(bench: Bench, target: Target, threshold: float) -> CheckedEntry:
         text = f"timed in another way ({entry.race.timing})"
         return CheckedEntry(target, Verdict.UNCHECKED, text)
     try:
-        is_current = not changed_since(bench.kernel, entry.origin.source, entry.origin.arguments)
-        answers = [(plan, entry.problem) for plan in entry.plans if is_current]
+        changes = [reason.text for reason in entry_changes(bench.kernel, bench.device, entry)]
+        answers = [(plan, entry.problem) for plan in entry.plans if not changes]
         if fault := _launch_fault(bench, answers):
             return CheckedEntry(target, Verdict.WRONG, fault)
         found = remeasure(bench, record, entry)
     except AutotuneError as error:
         return CheckedEntry(target, Verdict.FAILED, str(error))
-    return CheckedEntry(target, *verdict(found, threshold), found)
+    judged, message = verdict(found, threshold)
+    if changes and judged is not Verdict.WRONG:
+        judged, message = Verdict.STALE, "; ".join(changes)
+    return CheckedEntry(target, judged, message, found)
 
 
 def check_others(bench: Bench, targets: Sequence[Target]) -> Iterator[CheckedEntry]:

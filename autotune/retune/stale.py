@@ -10,12 +10,13 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, known_kernel, listings
+from autotune.kernel.definition import NOT_DECLARED
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
@@ -184,9 +185,17 @@ def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -
     return list(found.values())
 
 
+class FoundRecords(NamedTuple):
+    """The records of a kernel."""
+
+    records: list[TunedRecord]
+    #: Changes that make their answers stale; empty if the kernel's files are not at hand.
+    stale_reasons: tuple[str, ...] = ()
+
+
 def records_of(
     kernel: str, device: str | None, folder: Path | None, needs_cuda: bool = False
-) -> list[TunedRecord]:
+) -> FoundRecords:
     """Return the records of a kernel below a folder; by default the user's records, else the kernel's.
 
     Warn of stale entries. Raise `UsageError` if there is no record, or one of another kernel.
@@ -207,7 +216,7 @@ def records_of(
     if not found:
         raise not_tuned(kernel, device, folder)
     if declared is None:
-        return found
+        return FoundRecords(found)
     for record in found:
         where = f"the record of {record.device.name}"
         if other := other_kernel(declared, where, record.fields, record.parameters):
@@ -215,7 +224,23 @@ def records_of(
         with suppress(AutotuneError, ImportError):  # a failing function of the space file; no numpy
             _warn_if_stale(declared, record)
         _require_own_launches(declared, record)
-    return found
+    with suppress(AutotuneError, ImportError):
+        return FoundRecords(found, _stale_answers(declared, found))
+    return FoundRecords(found)
+
+
+def _stale_answers(kernel: Kernel, records: Sequence[TunedRecord]) -> tuple[str, ...]:
+    """Return the changes of a kernel that make answers of its records stale."""
+    from autotune.kernel.space import is_member
+
+    newest = max(records, key=lambda record: moment(record.provenance.created))
+    changed = changed_since(kernel, newest.provenance.source, newest.provenance.arguments)
+    are_members = all(
+        is_member(kernel, configuration, record.device.planned_for())
+        for record in records
+        for configuration in {Configuration(p.configuration) for p in newest.answering(record)}
+    )
+    return changed if are_members else (*changed, NOT_DECLARED)
 
 
 def _require_own_launches(kernel: Kernel, record: TunedRecord) -> None:
@@ -240,7 +265,7 @@ def _warn_if_stale(kernel: Kernel, record: TunedRecord) -> None:
     A change of driver or compiler is known only on the device's machine.
     """
     device = record.device.planned_for()
-    found = [[why.text for why in _changed(kernel, device, e)] for e in record.problems]
+    found = [[why.text for why in entry_changes(kernel, device, e)] for e in record.problems]
     if any(found):
         reasons = ", ".join(dict.fromkeys(chain.from_iterable(found)))
         warnings.warn(
@@ -299,18 +324,17 @@ def reasons_to_tune(
     query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry
 ) -> tuple[Reason, ...]:
     """Return the changes since an entry was tuned or confirmed."""
-    return (*_changed(kernel, device, known.entry), *_aged(query, kernel, device, known))
+    return (*entry_changes(kernel, device, known.entry), *_aged(query, kernel, device, known))
 
 
-def _changed(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
+def entry_changes(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
     """Yield the changes of the kernel since its winner was found."""
-    from autotune.kernel.space import is_member  # needs numpy, and exports work without numpy
+    from autotune.kernel.space import stale_reasons  # needs numpy, and exports work without numpy
 
-    for text in changed_since(kernel, entry.origin.source, entry.origin.arguments):
-        yield Reason(text, Action.SEARCH)
-    if not is_member(kernel, entry.configuration, device):
-        yield Reason("its configuration is no longer in the declared space", Action.SEARCH)
-    else:
+    made = entry.origin.source, entry.origin.arguments
+    reasons = stale_reasons(kernel, *made, entry.configuration, device)
+    yield from (Reason(text, Action.SEARCH) for text in reasons)
+    if NOT_DECLARED not in reasons:
         now = kernel.compiler_options(Configuration(entry.configuration), device)
         if now != entry.origin.options:
             yield Reason(

@@ -6,6 +6,7 @@
 `reading`     finds and reads records
 `validity`    checks a record against itself
 `writing`     merges newly tuned problems into a record's file; finds records of other kernels
+`kernel_files` compares a record with the kernel's files
 `lookup`      finds the tuned configuration for a problem; finds this machine's GPU
 `merged`      merges the records of a kernel into a table; picks the plan for a problem
 `answer`      the mapping that lookup returns

@@ -54,9 +54,9 @@ class TunedConfig(Mapping[str, Any]):
     expected_ms : float or None
         Measured time of a call, or the time predicted from other sizes, in ms; None if unknown.
     stale_reasons : tuple of str
-        Reasons to tune again that the record shows; empty while it is current. `lookup` reads records
-        only. `TunedKernel.choice` and the command ``autotune lookup`` add the changes of the
-        kernel's files.
+        Changes of the kernel's files since the answer was tuned; empty while it is current, and if the files
+        are not at hand. `lookup` compares them without running them. `TunedKernel.choice` and the
+        command ``autotune lookup`` also compare computed lists of values and files outside the project.
     exclusive : bool
         Whether two launches of one loaded module must not overlap, for example on two streams.
     deterministic : bool
@@ -137,6 +137,7 @@ def answer(
             if plan := table.plan_of(entry.configuration, fields, deterministic):
                 hit = Hit(plan, None, FIRST_CALL)
                 of_plan = tuned_config(table, hit, values, layout, arch_name)
+                of_plan = replace(of_plan, stale_reasons=table.newest.stale_reasons(entry))
                 return _of_first_call(entry, source, of_plan, found.expected_ms)
     if deterministic and not hit.plan.deterministic:
         asked = ", ".join(f"{name}={value}" for name, value in problem.items())
@@ -205,7 +206,7 @@ def tuned_config(
         expected_fraction=hit.expected_fraction,
         median_fraction=hit.median_fraction,
         expected_ms=hit.expected_ms,
-        stale_reasons=row.origin.record.stale_reasons(tuned) if row and tuned else (),
+        stale_reasons=(),
         noise="; ".join(tuned.race.noise) if tuned else "",
         objective=table.objective,
         source=row.origin.source if row else table.source,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.first_calls import FirstCalls
+    from autotune.tuned.kernel_files import KernelFiles
     from autotune.tuned.merged import LookupTable
 
 #: Time between two checks of the record files for changes, in seconds.
@@ -44,9 +45,9 @@ def lookup(
     """Find the tuned configuration of a kernel for a problem.
 
     Every size has an answer: from a run, from a first call (`load`, ``tune=``), or from results for other
-    problems; `TunedConfig.quality` tells which. Record files are read once, and checked for changes
-    at most once a second. A change of the current folder, ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``,
-    ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` takes effect at once.
+    problems; `TunedConfig.quality` tells which. Record files are read once. They, and the kernel's files
+    where they are at hand, are checked for changes at most once a second. A change of the current folder,
+    ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``, ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` takes effect at once.
 
     Parameters
     ----------
@@ -141,7 +142,8 @@ def refresh(kernel: str) -> None:
 class _Cached:
     """The table of one kernel in one environment, and its cached answers."""
 
-    def __init__(self, kernel: str, owner: Project, state: tuple[object, ...]) -> None:
+    def __init__(self, kernel: str, owner: Project, state: tuple[object, ...], space: str) -> None:
+        from autotune.tuned.kernel_files import KernelFiles
         from autotune.tuned.merged import build_table
         from autotune.tuned.reading import read_with_first_calls, warn
 
@@ -151,6 +153,10 @@ class _Cached:
         files = read_with_first_calls(kernel, owner)
         tuned = [file for file in files if file.record.is_tuned]
         self.table = build_table(tuned, warn) if tuned else None
+        #: The files of the kernel, if they are at hand and the record names them.
+        self.files: KernelFiles | None = None
+        if self.table is not None and space and self.table.newest.provenance.files:
+            self.files = KernelFiles(space, self.table.newest)
         self.first_calls: FirstCalls | None = None
         if self.table is not None and any(file.record.first_calls for file in files):
             from autotune.tuned.first_calls import FirstCalls
@@ -165,13 +171,19 @@ class _Cached:
         problem: dict[str, Any],
         with_first_calls: bool = True,
     ) -> TunedConfig:
+        from dataclasses import replace
+
         from autotune.tuned.answer import answer
         from autotune.tuned.reading import no_record
 
         if self.table is None:
             raise UsageError(no_record(self.kernel, self.owner))
         first_calls = self.first_calls if with_first_calls else None
-        return answer(self.table, arch, device, deterministic, problem, first_calls)
+        found = answer(self.table, arch, device, deterministic, problem, first_calls)
+        reasons = self.files.stale_reasons(found) if self.files else ()
+        if not reasons:
+            return found
+        return replace(found, stale_reasons=tuple(dict.fromkeys((*found.stale_reasons, *reasons))))
 
 
 #: Tables by kernel, project, current folder and environment variables.
@@ -195,17 +207,21 @@ def _current(kernel: str, project: str | os.PathLike[str] | Project | None) -> _
 def _refreshed(
     key: object, kernel: str, project: str | os.PathLike[str] | Project | None
 ) -> _Cached:
+    from autotune.tuned.kernel_files import find_space
     from autotune.tuned.reading import owner_of, stamp
 
     if not isinstance(kernel, str) or not kernel.isidentifier():
         raise UsageError(f"{kernel!r} is not the name of a kernel: a name is an identifier")
     owner = owner_of(kernel, project)
-    state = owner, stamp(kernel, owner)
+    space = find_space(kernel, None if project is None else owner)
+    state = owner, stamp(kernel, owner), space
     cached = _cache.get(key)
     if cached is None or cached.state != state:
         if len(_cache) >= MAX_TABLES:
             _cache.clear()
-        cached = _cache[key] = _Cached(kernel, owner, state)
+        cached = _cache[key] = _Cached(kernel, owner, state, space)
+    elif cached.files and cached.files.refresh():
+        cached.answers.clear()
     cached.checked_at = time.monotonic()
     return cached
 

@@ -105,6 +105,8 @@ class LookupTable(msgspec.Struct, eq=False):
     default: Plan
     #: Source of the record with the default.
     source: str
+    #: The newest record: rows of another definition of the kernel are left out.
+    newest: TunedRecord
     #: Layout fields with their default values, those of the tuned layout.
     layout: dict[str, int] = {}
     #: The objective of all records.
@@ -290,7 +292,8 @@ def build_table(
     """Merge one or more records of a kernel into a table; records of higher layers come first.
 
     Leave out records with another objective than the first, and records with other fields, parameters or
-    layout than the newest. ``skipped`` is called with a message for each of the latter.
+    layout than the newest. ``skipped`` is called with a message for each of the latter. Also leave out every
+    answer of another kernel than the newest record's: its launches may be wrong.
     """
     objective = loaded[0].record.objective
     loaded = [known for known in loaded if known.record.objective == objective]
@@ -304,13 +307,15 @@ def build_table(
             )
     record = newest.record
     # Only CUDA records have the architectures of the default.
-    with_archs = [known for known in fitting if known.record.default.archs is not None]
+    current = [known for known in fitting if record.serves(known.record)]
+    with_archs = [known for known in current if known.record.default.archs is not None]
     default = max(with_archs or [newest], key=lambda known: moment(known.record.provenance.created))
     table = LookupTable(
         record.kernel,
         {name: kind == "integer" for name, kind in record.fields.items()},
         default.record.default,
         default.source,
+        record,
         dict(record.layout),
         objective,
         sources=dict(record.sources),
@@ -328,40 +333,48 @@ def build_table(
         if name:
             table.names.setdefault(name, folder)
     for folder, records in by_device.items():
-        table.devices[folder] = _of_device(table, folder, records)
+        own = [known for known in current if known.folder == folder]
+        table.devices[folder] = _of_device(table, folder, records, own)
     for arch in {group.arch: None for group in table.devices.values()}:
         groups = [group for group in table.devices.values() if group.arch == arch]
         table.archs[arch] = _of_arch(table, arch, groups)
     return table
 
 
-def _of_device(table: LookupTable, folder: str, records: Sequence[RecordFile]) -> Group:
+def _of_device(
+    table: LookupTable, folder: str, records: Sequence[RecordFile], current: Sequence[RecordFile]
+) -> Group:
     """Return the rows of a device; records of higher layers come first.
 
-    The portfolio of the first record answers for other problems, unless a later portfolio is far wider. A
-    tuned problem without a row in it gets its own row, unless the portfolio expects a speed for it.
+    Only the portfolios of ``current`` records may answer. The first of them answers for other problems, unless
+    a later one is far wider. A tuned problem without a row in it gets its own row, unless the portfolio expects
+    a speed for it.
     """
     exact: dict[ProblemKey, LookupRow] = {}
     near: dict[ProblemKey, LookupRow] = {}
-    chosen = records[0]
+    newest = table.newest
     for known in records:
+        is_current = any(known is other for other in current)
         tables = {
             table.key(row.problem): answers
-            for answers in known.record.portfolio.tables
+            for answers in (known.record.portfolio.tables if is_current else ())
             for row in answers.rows
         }
         for entry in known.record.problems:
             problem = table.key(entry.problem)
-            if problem not in exact:
+            if problem not in exact and not newest.stale_reasons(entry):
                 place, answers = place_of(problem), tables.get(problem)
                 exact[problem] = LookupRow(problem, place, entry.plans, known, entry, answers)
-        if known.record.portfolio.is_far_wider(chosen.record.portfolio):
-            chosen = known
-    for answers in chosen.record.portfolio.tables:
+    chosen = current[:1]
+    for known in current[1:]:
+        if known.record.portfolio.is_far_wider(chosen[0].record.portfolio):
+            chosen = [known]
+    for known, answers in [(k, answers) for k in chosen for answers in k.record.portfolio.tables]:
         for row in answers.rows:
-            problem, tuned = table.key(row.problem), chosen.record.tuned(row.problem)
-            place = place_of(problem)
-            near[problem] = LookupRow(problem, place, row.plans, chosen, tuned, answers)
+            problem, tuned = table.key(row.problem), known.record.tuned(row.problem)
+            if tuned and newest.stale_reasons(tuned):
+                tuned = None
+            near[problem] = LookupRow(problem, place_of(problem), row.plans, known, tuned, answers)
     tabled = list(near.values())
     for problem, winner in exact.items():
         if problem not in near and _is_unexpected(winner, tabled):

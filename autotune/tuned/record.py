@@ -430,6 +430,13 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return inf
         return time_ms / min(ms for row in self.portfolio.median_ms if (ms := row[column])) - 1
 
+    def answering(self, other: TunedRecord) -> Iterator[Plan]:
+        """Yield the plans of another record that may answer while this record is the newest one."""
+        for tuned in other.problems:
+            yield from () if self.stale_reasons(tuned) else tuned.plans
+        if self.serves(other):
+            yield from (plan for table in other.portfolio.tables for plan in table.plans())
+
     @cached_property
     def _columns(self) -> dict[ProblemItems, int]:
         return {key_of(problem): i for i, problem in enumerate(self.portfolio.problems)}
