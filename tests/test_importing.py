@@ -17,7 +17,12 @@ from autotune.checking.importing import checked
 from autotune.cli import run
 from autotune.errors import RecordError
 from autotune.kernel.catalog import find_kernel, load_file
-from autotune.kernel.source import arguments_fingerprint, changed_since, source_fingerprint
+from autotune.kernel.source import (
+    arguments_fingerprint,
+    changed_since,
+    definition_of,
+    source_fingerprint,
+)
 from autotune.kernel.spec import Kernel
 from autotune.project import project_of
 from autotune.run.recording import recomputed
@@ -74,6 +79,8 @@ def test_what_ships_is_of_these_sources(file: Path) -> None:
     assert encode(made) == file.read_bytes()
     assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
     assert made.device.backend == "cuda"
+    now, recorded = definition_of(kernel), made.provenance
+    assert (recorded.source, recorded.arguments, dict(recorded.files)) == now
     for known in made.problems:
         assert made.stale_reasons(known) == (), dict(known.problem)
         origin = known.origin
