@@ -21,9 +21,11 @@ from tuned_project import NAMES, SHORT, edit_record, record_file
 from autotune.cli import run
 from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
+from autotune.kernel.catalog import project_kernels
 from autotune.retune.gate import over_recorded
 from autotune.retune.outcomes import RetuneOptions
 from autotune.retune.retuning import all_sizes, device_lock
+from autotune.retune.schedule import local_schedule
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate
@@ -347,3 +349,25 @@ def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixtur
 def test_an_architecture_that_is_not_here_is_no_usable_device() -> None:
     with pytest.raises(DeviceError, match=r"no device of sm_75 here \(there is opencl_cpu\)"):
         find_devices(["opencl:cpu"], ["sm_75"])
+
+
+# ---------------------------------------------------------------- which kernels
+
+
+def test_a_project_owns_its_kernels_and_names_bundled_ones_by_their_records(project: Path) -> None:
+    assert project_kernels(Path("reports")) == ["saxpy", "twin"]
+    record = Path("reports/opencl_cpu/transpose.json")
+    record.parent.mkdir(parents=True, exist_ok=True)
+    record.write_text("{}")
+    assert project_kernels(Path("reports")) == ["saxpy", "transpose", "twin"]
+
+
+def test_the_bundled_folder_owns_the_bundled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert {"sgemm", "transpose", "banks"} <= set(project_kernels(Path("none")))
+
+
+def test_a_schedule_names_the_kernels_of_the_project(project: Path) -> None:
+    schedule = local_schedule("cron", "1d", ["sm_90"], (), 2.0)
+    assert schedule.kernels == ("saxpy", "twin")
+    assert "retune saxpy twin --stale" in schedule.text("cron")

@@ -77,7 +77,9 @@ def retune_options(
 @click.command("retune")
 @KERNELS
 @click.option(
-    "--stale", is_flag=True, help="Tune only stale entries; without KERNEL, of all kernels."
+    "--stale",
+    is_flag=True,
+    help="Tune only stale entries; without KERNEL, of the project's kernels and of bundled ones with a record here.",
 )
 @click.option(
     "--all",

@@ -18,7 +18,7 @@ from autotune.kernel import modules
 from autotune.kernel.declaration import line_of
 from autotune.kernel.modules import fault_of, refuse_foreign
 from autotune.kernel.spec import Kernel
-from autotune.project import STUDY, space_places
+from autotune.project import STUDY, bundled_project, current_folder, project_of, space_places
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,22 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 def listings(spaces: Path | None = None) -> list[Listing]:
     """Return every kernel that can be found by name; of kernels with one name, the nearest."""
     return [_listing(file) for _, file in sorted(space_files(spaces).items())]
+
+
+def project_kernels(records: Path, spaces: Path | None = None) -> list[str]:
+    """Return the names of the project's own kernels, and of bundled kernels with a record in a folder.
+
+    In the folder of the bundled kernels all of them are its own.
+    """
+    bundled = bundled_project()
+    is_bundled = project_of(current_folder()) == bundled
+    return [
+        listing.name
+        for listing in listings(spaces)
+        if is_bundled
+        or project_of(listing.file.parent) != bundled
+        or any(records.glob(f"*/{listing.name}.json"))
+    ]
 
 
 def space_files(spaces: Path | None = None) -> dict[str, Path]:

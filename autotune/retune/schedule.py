@@ -21,6 +21,7 @@ import jinja2
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
 from autotune.errors import DISTRIBUTION, UsageError
+from autotune.kernel.catalog import project_kernels
 
 #: Settings that a scheduled process needs to find the same files. The address of the store is left out:
 #: it may contain a password.
@@ -115,7 +116,7 @@ def local_schedule(
 ) -> Schedule:
     """Return the schedule for this machine and folder, of a kind of `KINDS` and a period of `PERIODS`.
 
-    By default it covers the architectures of this machine's GPUs and all kernels.
+    By default it covers the architectures of this machine's GPUs and the project's kernels, which it names.
     """
     devices = [for_arch(arch) for arch in archs] or backend("cuda").devices()
     chosen = tuple(dict.fromkeys(device.arch for device in devices))
@@ -126,7 +127,7 @@ def local_schedule(
     return Schedule(
         period=PERIODS[every],
         archs=chosen,
-        kernels=kernels,
+        kernels=kernels or tuple(project_kernels(Path("reports"))),
         max_hours=max_hours,
         program=program(),
         folder=Path.cwd(),

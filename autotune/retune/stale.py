@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, RecordError, UsageError
-from autotune.kernel.catalog import find_kernel, known_kernel, listings
+from autotune.kernel.catalog import find_kernel, known_kernel, project_kernels
 from autotune.kernel.definition import NOT_DECLARED
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
@@ -99,7 +99,7 @@ class StaleQuery:
     """The devices and kernels to examine, and the conditions under which an entry is stale."""
 
     devices: tuple[Device, ...]
-    #: Names of kernels; empty: every kernel that is found.
+    #: Names of kernels; empty: the kernels of the project, see `project_kernels`.
     kernels: tuple[str, ...] = ()
     spaces: Path | None = None
     #: Effort that decides which problems should be tuned: ``quick`` or ``full``, as in `autotune run`.
@@ -121,7 +121,8 @@ def survey(query: StaleQuery, device: Device) -> tuple[list[Target], dict[str, s
     """
     targets: list[Target] = []
     failed: dict[str, str] = {}
-    for name in query.kernels or [listing.name for listing in listings(query.spaces)]:
+    own = query.kernels or project_kernels(query.records or Path("reports"), query.spaces)
+    for name in own:
         try:
             kernel = find_kernel(name, query.spaces)
             if device.backend in kernel.backends:
@@ -214,7 +215,7 @@ def records_of(
             and (record.device.backend == "cuda" or not needs_cuda)
         ]
     if not found:
-        raise not_tuned(kernel, device, folder)
+        raise not_tuned(kernel, device or ("an NVIDIA GPU" if needs_cuda else None), folder)
     if declared is None:
         return FoundRecords(found)
     for record in found:
@@ -281,7 +282,16 @@ def not_tuned(kernel: str | None, device: str | None, folder: Path | None) -> Us
     where = f" on {device}" if device else ""
     if folder is not None:
         return UsageError(f"{folder}: no tuned record */{kernel or '*'}.json{where} below it")
-    if kernel and (others := ", ".join(map(id_of, tuned_folders(kernel)))):
+    own = owner_of(kernel) if kernel else None
+    if kernel and own and where:
+        names = {record.device.name for record in read_all(Path(user_folder(own)), kernel)}
+        if names:
+            return UsageError(
+                f"{kernel} is not tuned{where}, only on {', '.join(sorted(names))}; on the machine with "
+                f"the device, run: autotune run {kernel}"
+            )
+    folders = [name for name in tuned_folders(kernel) if own and name != own.folder]
+    if others := ", ".join(map(id_of, folders)):
         return UsageError(
             f"{kernel} is not tuned{where} in this project; it is tuned in: {others}; set AUTOTUNE_PROJECT "
             f"to that project, or tune it here: autotune run {kernel}"

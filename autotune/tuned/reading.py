@@ -148,7 +148,7 @@ def no_record(kernel: str, owner: Project) -> str:
     if not others:
         names = kernel_names(owner, bundled_project()) - {kernel}
         known = unknown("kernel", kernel, sorted(names))
-        return f"no tuned record: {known}; make one with: autotune run {kernel}"
+        return f"no tuned record: {known}; to tune a kernel, run: autotune run KERNEL"
     return (
         f"no tuned record of {kernel} in project {owner.id}; it is tuned in: {', '.join(others)}; "
         f"set AUTOTUNE_PROJECT to that project, or tune it here: autotune run {kernel}"
