@@ -10,7 +10,7 @@ import click
 
 from autotune.cli import shown
 from autotune.cli.console import KERNEL, PATH, SPACES, out_option, words
-from autotune.errors import RegressionError, UsageError
+from autotune.errors import RecordError, RegressionError, UsageError
 
 if TYPE_CHECKING:
     from autotune.interop.formats import Labels
@@ -141,10 +141,10 @@ def import_(
             "other tools"
         )
     else:
-        _import_record(decode(content, str(file)), spaces)
+        _import_record(file, decode(content, str(file)), spaces)
 
 
-def _import_record(record: TunedRecord, spaces: Path | None) -> None:
+def _import_record(file: Path, record: TunedRecord, spaces: Path | None) -> None:
     from autotune.checking.importing import checked
     from autotune.kernel.catalog import known_kernel
     from autotune.report.publish import amend
@@ -158,7 +158,11 @@ def _import_record(record: TunedRecord, spaces: Path | None) -> None:
             "name the folder of its space file: --spaces FOLDER"
         )
     mine = Path(user_folder(kernel.project))
-    found = amend(mine, checked(record, kernel), by_effort_and_date)
+    try:
+        foreign = checked(record, kernel)
+    except RecordError as error:
+        raise RecordError(f"{file}: {error}") from error
+    found = amend(mine, foreign, by_effort_and_date)
     for outcome in found.outcomes:
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
 
