@@ -317,7 +317,7 @@ def test_what_is_no_file_of_theirs(tmp_path: Path, capsys: pytest.CaptureFixture
         (
             2,
             ["mine.json", "--kernel", "copy"],
-            "--kernel, --device and --problem, which are for files of other",
+            "--kernel, --device, --problem and --map, which are for files of other",
         ),
     ):
         assert run(["import", str(tmp_path / words[0]), *words[1:]]) == code
@@ -347,14 +347,15 @@ def test_a_file_has_a_limit_before_it_is_unpacked(
 
 
 def test_imported_is_never_what_was_measured_here(
-    write: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = export_measurements("cache", ours())[f"{KERNEL}-cache.json"]
-    assert run(["import", str(write(text))]) == 0
+    write_space(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run(["import", str(write(rows_of("BLOCK"))), "--kernel", "scale"]) == 0
     assert "not verified here" in capsys.readouterr().out
     with Store.open(default_url()) as store:
         assert store.rows() == []
-    assert run(["lookup", KERNEL, "m=64", "n=128", "dtype=float32"]) == 2
+    assert run(["lookup", "scale", "n=8"]) == 2
 
 
 def t4_file(**metadata: Any) -> dict[str, Any]:
@@ -386,18 +387,53 @@ def test_a_damaged_copy_is_left_out_with_a_warning(write: Any) -> None:
         assert len(exchange.imported_results("solve")) == 1
 
 
-def test_a_file_with_other_parameters_is_kept(
+def rows_of(*parameters: str) -> dict[str, Any]:
+    return {"results": [{**RESULT, "configuration": dict.fromkeys(parameters, 64)}]}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "more", "message"),
+    [
+        (("BLOCK",), ["--kernel", "scal"], "unknown kernel 'scal'; did you mean 'scale'?"),
+        (
+            ("BLOCK",),
+            ["--problem", "x=8"],
+            "the fields x, and the kernel has n; rename them, for example",
+        ),
+        (("BLOCK",), ["--problem", "x=8"], "--map x=n, or name the problem: --problem n=N"),
+        (("BLOCK",), ["--map", "x=n"], "--map x: the file has no problem fields"),
+        (
+            ("BLOCK", "UNROLL"),
+            [],
+            "the file has the parameters BLOCK, UNROLL, and the kernel has BLOCK",
+        ),
+    ],
+)
+def test_a_file_that_matches_nothing_is_refused(
     tmp_path: Path,
     write: Any,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    parameters: tuple[str, ...],
+    more: list[str],
+    message: str,
 ) -> None:
     write_space(tmp_path)
     monkeypatch.chdir(tmp_path)
-    for parameters in (["BLOCK"], ["BLOCK", "UNROLL"]):
-        rows = [{**RESULT, "configuration": dict.fromkeys(parameters, 64)}]
-        assert run(["import", str(write({"results": rows})), "--kernel", "scale"]) == 0
-        assert capsys.readouterr().err.startswith("wrote ")
+    given = ["import", str(write(rows_of(*parameters))), "--kernel", "scale", *more]
+    assert run(given) == 2
+    assert message in capsys.readouterr().err
+    assert exchange.imported_results("scale") == []
+
+
+def test_fields_of_a_file_are_renamed(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_space(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    given = ["import", str(write(rows_of("BLOCK"))), "--kernel", "scale"]
+    assert run([*given, "--problem", "x=8", "--map", "x=n"]) == 0
+    assert [found.problem for found in exchange.imported_results("scale")] == [Problem(n=8)]
 
 
 @pytest.mark.opencl

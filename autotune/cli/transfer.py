@@ -107,9 +107,20 @@ def _require_current(file: Path, records: Sequence[TunedRecord], reasons: Sequen
 )
 @click.option("--device", metavar="NAME", help="Device, if FILE does not name it.")
 @click.option("--problem", metavar="FIELD=N,...", help="Problem, if FILE does not name its fields.")
+@click.option(
+    "--map",
+    "fields",
+    metavar="THEIRS=OURS,...",
+    help="Problem fields of FILE and of the kernel, for example x=width,y=height.",
+)
 @SPACES
 def import_(
-    file: Path, kernel: str | None, device: str | None, problem: str | None, spaces: Path | None
+    file: Path,
+    kernel: str | None,
+    device: str | None,
+    problem: str | None,
+    fields: str | None,
+    spaces: Path | None,
 ) -> None:
     """Import a tuned record, or measurements of Kernel Tuner: a cache file or T4 results.
 
@@ -123,22 +134,22 @@ def import_(
     \b
     autotune import colleague/sgemm.json
     autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
+    autotune import colleague/stencil-cache.json --map x=width,y=height
     """
     from autotune.interop.formats import Labels, content_of
-    from autotune.kernel.parsing import sizes
+    from autotune.kernel.parsing import pairs, sizes
     from autotune.tuned.reading import decode
     from autotune.tuned.record import FORMAT
     from autotune.values import Problem
 
     content = content_of(file)
     if f'"{FORMAT}"'.encode() not in content:
-        _import_measurements(
-            file, Labels(kernel or "", device or "", Problem(sizes(problem or ""))), spaces
-        )
-    elif kernel or device or problem:
+        labels = Labels(kernel or "", device or "", Problem(sizes(problem or "")))
+        _import_measurements(file, labels, pairs(fields or ""), spaces)
+    elif kernel or device or problem or fields:
         raise UsageError(
-            f"{file} is a tuned record; omit --kernel, --device and --problem, which are for files of "
-            "other tools"
+            f"{file} is a tuned record; omit --kernel, --device, --problem and --map, which are for files "
+            "of other tools"
         )
     else:
         _import_record(file, decode(content, str(file)), spaces)
@@ -167,11 +178,23 @@ def _import_record(file: Path, record: TunedRecord, spaces: Path | None) -> None
         click.echo(shown(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}"))
 
 
-def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> None:
-    from autotune.interop.exchange import import_results
-    from autotune.kernel.catalog import known_kernel
+def _import_measurements(
+    file: Path, labels: Labels, fields: Mapping[str, str], spaces: Path | None
+) -> None:
+    from dataclasses import replace
 
-    place, found = import_results(file, labels)
+    from autotune.errors import unknown
+    from autotune.interop.exchange import import_results, matched
+    from autotune.interop.formats import read_results
+    from autotune.kernel.catalog import known_kernel, space_files
+
+    found = read_results(file, labels)
+    declared = known_kernel(found.kernel, spaces)
+    if declared is None:
+        known = unknown("kernel", found.kernel, sorted(space_files(spaces)))
+        raise UsageError(f"{file}: {known}; if yours has another name, add --kernel NAME")
+    problem = matched(found, declared, fields)
+    place, found = import_results(file, replace(labels, problem=problem))
     best = found.best(1)
     fastest = f", best {best[0].median_ms:.4g} ms" if best else ", all failed"
     where = f" ({words(found.problem)})" if found.problem else ""
@@ -182,12 +205,6 @@ def _import_measurements(file: Path, labels: Labels, spaces: Path | None) -> Non
         )
     )
     click.echo(f"wrote {place}", err=True)
-    declared = known_kernel(found.kernel, spaces)
-    if declared is None:
-        click.echo(
-            f"there is no kernel {found.kernel!r}; if yours has another name, import again with --kernel",
-            err=True,
-        )
 
 
 COMMANDS = {"export": export, "import": import_}

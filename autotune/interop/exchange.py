@@ -7,7 +7,7 @@ of lookup. A search only takes configurations from them, which it measures and v
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
@@ -28,6 +28,36 @@ _MAX_FIRST = 12
 _MAX_PER_PROBLEM = 3
 #: Characters of a kernel's name to use in the name of a file.
 _MAX_PREFIX = 80
+
+
+def matched(results: Results, kernel: Kernel, fields: Mapping[str, str]) -> Problem:
+    """Return the problem of results of another tool with the fields of a kernel.
+
+    ``fields`` maps fields of the file to the kernel's. Raise `UsageError` if the problem's fields are not the
+    kernel's, or if no configuration has the kernel's parameters: a search could use none of the results.
+    """
+    problem = Problem({fields.get(name, name): value for name, value in results.problem.items()})
+    if missing := [name for name in fields if name not in results.problem]:
+        raise UsageError(
+            f"--map {missing[0]}: the file has {', '.join(results.problem) or 'no problem fields'}"
+        )
+    if problem and set(problem) != set(kernel.fields):
+        names = ",".join(
+            f"{theirs}={ours}" for theirs, ours in zip(results.problem, kernel.fields, strict=False)
+        )
+        sizes = ",".join(f"{name}=N" for name in kernel.fields)
+        raise UsageError(
+            f"{kernel.name}: the file's problem has the fields {', '.join(problem)}, and the kernel has "
+            f"{', '.join(kernel.fields)}; rename them, for example --map {names}, or name the problem: "
+            f"--problem {sizes}"
+        )
+    if not any(kernel.is_declared(row.configuration) for row in results.measurements):
+        raise UsageError(
+            f"{kernel.name}: no configuration of the file is one of the kernel: the file has the parameters "
+            f"{', '.join(results.parameters)}, and the kernel has {', '.join(kernel.parameters)}; if it is "
+            "another kernel's, name that: --kernel NAME"
+        )
+    return kernel.normal(problem) if problem else problem
 
 
 def import_results(file: Path, labels: Labels) -> tuple[Path, Results]:
