@@ -93,7 +93,11 @@ def test_an_edited_source_is_searched_again_alone(project: Path, ask: Ask) -> No
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("np.float32(2)", "np.float32(3)", "its arguments, reference, launch or options changed"),
+        (
+            "rng.uniform(1, 4)",
+            "rng.uniform(1, 3)",
+            "its arguments, reference, launch or options changed",
+        ),
         ("BLOCK=(32, 64, 128, 256, 512, 1024)", "BLOCK=(2048,)", "no longer in the declared space"),
         ("Problem(n=5003)", "Problem(n=5003), Problem(n=77)", "never tuned here"),
     ],

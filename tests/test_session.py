@@ -536,7 +536,7 @@ def test_a_new_value_in_a_list_measures_only_itself_again(tuned, saxpy, path):
     result = tuned(saxpy((blocks, "(32, 96, 64)"), comment), **options)
     assert [event.measurement.configuration.BLOCK for event in tuned.new] == [96]
     assert len(result.problems[0].measured) == 3
-    tuned(saxpy((blocks, "(32, 64)"), ("np.float32(2)", "np.float32(3)")), **options)
+    tuned(saxpy((blocks, "(32, 64)"), ("rng.uniform(1, 4)", "rng.uniform(1, 3)")), **options)
     assert len(tuned.new) == 2
     with Store.open(path) as store:
         assert len(store.rows()) == 5

@@ -9,7 +9,8 @@
 `evaluations` the reference on changed inputs
 `tolerance`   the default tolerance, by element
 `consensus`   expected outputs without a reference: configurations agree
+`fixed`       inputs whose content a kernel could hold, and other content
 `extremes`    ranges of the data, and values beyond them
-`sight`       the proof that verification notices a missing element
+`sight`       the proof that verification notices a kernel without an input
 ============= ==============================================================
 """

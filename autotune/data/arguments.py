@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.arrays import widened_bfloat16
 from autotune.data.draw import DeclaredShapes, Draw
 from autotune.errors import unknown
 from autotune.kernel.names import OFFSET
@@ -74,19 +75,34 @@ class Argument:
         scalar: np.generic = np.dtype(self.dtype).type(self.value)
         return scalar
 
+    def values(self, stored: NDArray[Any] | None) -> NDArray[Any]:
+        """Return the values of a stored array, bfloat16 as float32; those of a scalar without axes."""
+        if stored is None:
+            return np.asarray(self.scalar)
+        return widened_bfloat16(stored) if self.bits_of else stored
+
 
 def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Argument]:
     """Return kind, type and shape of every argument of a problem, without drawing its inputs.
 
-    If the hook fails on arrays without data, it is called again with real arrays. ``number`` changes the
-    scalars that the hook draws.
+    ``number`` changes the scalars that the hook draws.
+    """
+    declared = declared_values(kernel, problem, number)
+    return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
+
+
+def declared_values(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Any]:
+    """Return what the arguments hook declares for a problem; drawn arrays have one shared element.
+
+    If the hook fails on such arrays, it is called again with real ones. ``number`` changes the scalars
+    that the hook draws.
     """
     try:
         with np.errstate(all="ignore"):
             declared = kernel.hook("arguments")(kernel.filled(problem), DeclaredShapes(number))
     except Exception:
         declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=number))
-    return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
+    return dict(declared)
 
 
 def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:

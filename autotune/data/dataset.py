@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import cache
-from autotune.arrays import in_threads, usable_cores, widened_bfloat16
+from autotune.arrays import in_threads, usable_cores
 from autotune.data.arguments import Argument
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
@@ -62,9 +62,9 @@ class Dataset:
         return mapped(self.folder / f"{name}.npy", "r" if argument.count else None)
 
     def values(self, name: str) -> NDArray[Any]:
-        """Return the values of an input: bfloat16 as float32, other types unchanged."""
+        """Return the values of an input or scalar: bfloat16 as float32, other types unchanged."""
         argument = next(argument for argument in self.arguments if argument.name == name)
-        return widened_bfloat16(self.array(name)) if argument.bits_of else self.array(name)
+        return argument.values(None if argument.kind == "scalar" else self.array(name))
 
     def expected(self, name: str) -> NDArray[Any]:
         """Map the expected values of an output, read-only.

@@ -1,15 +1,18 @@
-"""Proves that verification notices a missing input: a data set must refuse the results of changed inputs.
+"""Proves that verification detects a kernel that omits an input, or holds its content in place of reading it.
 
-If the reference changes but every output stays within its bound, a kernel could omit the element, or a
-number such as the eps of a norm. A change without an effect on the reference proves nothing.
+An input is changed for the reference alone. If the reference changes but every output stays within its
+bound, a kernel could omit what was changed. A change without an effect on the reference proves nothing.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from typing import Any, TypeAlias
 
 import msgspec
@@ -20,18 +23,19 @@ from autotune.arrays import converted
 from autotune.data import tolerance
 from autotune.data.arguments import Argument
 from autotune.data.dataset import EXACT, RANDOM, Dataset
+from autotune.data.fixed import fixed_inputs, redraws
 from autotune.data.prepare import prepare_dataset
 from autotune.data.reference import reevaluated
 from autotune.errors import SpecError
+from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem, size_of
 
-_FILE = "unseen.msgpack"
 #: Elements of an input among which the element of median size is changed: an element near 0 may be missing
 #: unnoticed. A problem whose inputs have fewer elements is too small to prove anything.
 _BLOCK = 16
 #: Maximum number of elements to change, one after the other, until one has an effect in a data set.
-_MAX_STEPS = 8
+_MAX_CHANGES = 4
 #: Seconds after which no further change is tried.
 _MAX_SECONDS = 3.0
 #: Largest change of the reference that may be its own rounding, as a share of its largest value.
@@ -39,40 +43,19 @@ _ROUNDING = 2.0**-40
 #: An element is affected if it changes by more than this number of its rounding errors.
 _NOTABLE = 16
 
-#: A change of an input: its text, and a function that changes the row of elements in place. The function's
-#: second argument shifts the change by that number of elements.
-_Change: TypeAlias = tuple[str, Callable[[NDArray[Any], int], None]]
+#: Yields descriptions of changes of an input, and the changed values.
+_Changes: TypeAlias = Callable[[Argument, NDArray[Any]], Iterator[tuple[str, NDArray[Any]]]]
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """An input, number or output whose absence verification would not notice, with an example."""
+    """An input, number or output that verification would not notice if a kernel ignored it."""
 
     argument: str
-    change: str
-    output: str
-    #: ``elsewhere `` if the change shows in the most affected element, but in no other.
-    where: str
-    #: Change of the output at the element nearest to its bound; 0 for a number that is 0 or 1.
-    error: float = 0.0
-    #: Bound of that element.
-    bound: float = 0.0
+    reason: str
 
     def __str__(self) -> str:
-        if not self.error:
-            return (
-                f"weak check: {self.change} in all data, so that a kernel without it would pass; "
-                "give it another value"
-            )
-        is_whole = self.change == f"{self.argument} = 0"
-        return (
-            "weak check: this tolerance would not notice a missing "
-            f"{'' if is_whole else 'element of '}{self.argument}: "
-            f"{self.change} changes {self.output} {self.where}by {self.error:.2g}, "
-            f"and {self.bound:.2g} is allowed; "
-            "declare a smaller @tolerance or none, give smaller edge_problems, or draw integers or "
-            "other data in which each element shows"
-        )
+        return f"weak check: {self.reason}"
 
 
 @dataclass(frozen=True, order=True)
@@ -81,9 +64,19 @@ class _Effect:
 
     share: float = 0.0
     output: str = ""
-    index: int = 0
     error: float = 0.0
     bound: float = 0.0
+    change: str = ""
+
+    def unseen(self, name: str, missing: str, where: str = "") -> Unseen:
+        """Return the finding that the tolerance allows this effect."""
+        return Unseen(
+            name,
+            f"this tolerance would not notice a missing {missing}: {self.change} changes {self.output} "
+            f"{where}by {self.error:.2g}, and {self.bound:.2g} is allowed; declare a smaller @tolerance "
+            "or none, give smaller edge_problems, or draw integers or other data in which each element "
+            "shows",
+        )
 
 
 def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
@@ -93,160 +86,122 @@ def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) ->
     """
     if "reference" not in kernel.hooks:
         return ()
-    datasets: list[Dataset] = []
-    for problem in sorted(problems, key=size_of):
+    datasets, ordered = list[Dataset](), sorted(problems, key=size_of)
+    for problem in ordered:
         datasets = [prepare_dataset(kernel, problem, which, seed) for which in (RANDOM, EXACT)]
-        if any(argument.count >= _BLOCK for argument in _inputs(datasets[0])):
+        if any(argument.count >= _BLOCK for argument in _inputs(kernel, datasets[0])):
             break
-    file = datasets[0].folder / _FILE
+    file = datasets[0].folder / f"unseen-{text_fingerprint(repr(ordered))[:16]}.msgpack"
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.msgpack.decode(file.read_bytes(), type=tuple[Unseen, ...])
-    found, kernel = dict[str, Unseen](), kernel.of_problem(problem)
-    end_s = time.monotonic() + _MAX_SECONDS
-    for argument, changes in _trials(datasets[0]):
-        if missed := _missed(kernel, datasets, argument.name, changes):
-            found.setdefault(argument.name, missed)
-        if time.monotonic() > end_s:
-            break
-    found |= {missed.argument: missed for missed in (*_lost(datasets), *_neutral(kernel, datasets))}
+    found = tuple(_found(kernel, problem, ordered, datasets))
     with suppress(OSError):
-        file.write_bytes(msgspec.msgpack.encode(tuple(found.values())))
-    return tuple(found.values())
+        file.write_bytes(msgspec.msgpack.encode(found))
+    return found
 
 
-def _lost(datasets: list[Dataset]) -> Iterator[Unseen]:
-    """Yield the outputs for which a kernel could write 0 everywhere."""
-    for name in datasets[0].bounds:
-        results = [{name: np.zeros_like(dataset.expected(name))} for dataset in datasets]
-        nearest = max(
-            _effects(dataset, zeros)[0] for dataset, zeros in zip(datasets, results, strict=True)
-        )
-        if 0 < nearest.share <= 1:
-            yield Unseen(name, f"{name} = 0", name, "", nearest.error, nearest.bound)
-
-
-def _neutral(kernel: Kernel, datasets: list[Dataset]) -> Iterator[Unseen]:
-    """Yield floating-point scalars that have an effect, but are 0 or 1: a sum or product may omit them."""
-
-    def increase(row: NDArray[Any], _: int) -> None:
-        row += 1.5
-
-    for argument in datasets[0].arguments:
-        if argument.kind != "scalar" or np.dtype(argument.dtype).kind != "f":
-            continue
-        values = {
-            float(other.scalar)
-            for dataset in datasets
-            for other in dataset.arguments
-            if other.name == argument.name
-        }
-        if not values <= {0.0, 1.0} or len(values) > 1:
-            continue
-        with suppress(SpecError):  # the reference refuses the change
-            effect, _ = _effects(
-                datasets[0], _results(kernel, datasets[0], argument.name, increase, 0)
-            )
-            if effect.share:
-                constant = f"{argument.name} is {values.pop():g}"
-                yield Unseen(argument.name, constant, effect.output, "")
-
-
-def _inputs(dataset: Dataset) -> list[Argument]:
-    kinds = ("input", "inout", "constant")
+def _inputs(kernel: Kernel, dataset: Dataset) -> list[Argument]:
+    """Return the arrays and numbers that the reference reads."""
+    read = inspect.signature(kernel.hook("reference")).parameters
     return [
         argument
         for argument in dataset.arguments
-        if argument.kind in kinds and argument.value_type.kind in "fciu"
+        if argument.name in read and argument.kind != "out" and argument.count
+        if argument.value_type.kind in "biufc"
     ]
 
 
-def _trials(dataset: Dataset) -> Iterator[tuple[Argument, list[_Change]]]:
-    """Yield inputs with changes; the first change that affects the reference must be noticed."""
-    inputs = [argument for argument in _inputs(dataset) if argument.count]
-    for place in (0.5, 1.0, 0.0):
+def _found(
+    kernel: Kernel, problem: Problem, problems: list[Problem], datasets: list[Dataset]
+) -> Iterator[Unseen]:
+    """Yield inputs that a kernel could hold, inputs that it could omit, and outputs that it could leave 0."""
+    end_s, known = time.monotonic() + _MAX_SECONDS, set[str]()
+    inputs = _inputs(kernel, datasets[0])
+    fixed = fixed_inputs(kernel, problem, problems, datasets, inputs, end_s)
+    kernel = kernel.of_problem(problem)
+    for argument in inputs:
+        if argument.name in fixed:
+            drawn, _ = _first_effect(kernel, datasets[0], argument, partial(redraws, problem))
+            if drawn.share:
+                known.add(argument.name)
+                yield Unseen(
+                    argument.name,
+                    f"{argument.name} is {fixed[argument.name]} in all data, so that a kernel without it "
+                    f"would pass; draw it, for example {drawn.change}",
+                )
+    for changes in (_omitted, _shifted):
         for argument in inputs:
-            row = dataset.values(argument.name).reshape(-1)
-            begin = int(place * max(0, row.size - _BLOCK))
-            block = np.abs(row[begin : begin + _BLOCK])
-            order = [int(i) for i in np.argsort(block) if np.isfinite(block[i])]
-            if order:
-                middle = order[len(order) // 2]
-                yield argument, _changes_of(argument, begin + middle, float(block[middle]) or 1.0)
-        if place == 0.5:
-            for argument in inputs:
-                yield argument, [(f"{argument.name} shifted by one", _shift)]
-            for argument in dataset.arguments:
-                if argument.kind == "scalar" and np.dtype(argument.dtype).kind == "f":
-                    yield argument, [(f"{argument.name} = 0", _zero)]
+            if argument.name in known or time.monotonic() > end_s:
+                continue
+            if missed := _missed(kernel, datasets, argument, changes):
+                known.add(argument.name)
+                yield missed
+    for name in datasets[0].bounds:
+        zeros = [{name: np.zeros_like(dataset.expected(name))} for dataset in datasets]
+        nearest = max(_effects(*pair)[0] for pair in zip(datasets, zeros, strict=True))
+        if 0 < nearest.share <= 1:
+            yield replace(nearest, change=f"{name} = 0").unseen(name, name)
 
 
-def _changes_of(argument: Argument, index: int, size: float) -> list[_Change]:
-    def drop(row: NDArray[Any], step: int) -> None:
-        row[(index + step) % row.size] = 0
+def _omitted(argument: Argument, values: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Set a number to 0, or one nonzero element of the middle, beginning with that of median size."""
+    if argument.kind == "scalar":
+        if values.dtype.kind == "f":
+            yield f"{argument.name} = 0", np.zeros_like(values)
+        return
+    places = np.flatnonzero(values)
+    places = places[max(0, (places.size - _BLOCK) // 2) :][:_BLOCK]
+    order = places[np.argsort(np.abs(values.reshape(-1)[places]))]
+    for index in np.roll(order, -(order.size // 2)):
+        changed = values.copy()
+        changed.reshape(-1)[index] = 0
+        where = ", ".join(map(str, np.unravel_index(index, values.shape)))
+        yield f"{argument.name}[{where}] = 0", changed
 
-    def enlarge(row: NDArray[Any], step: int) -> None:
-        at = (index + step) % row.size
-        row[at] += size if row[at].real >= 0 else -size
 
-    where = ", ".join(map(str, np.unravel_index(index, argument.shape)))
-    element = f"{argument.name}[{where}]"
-    return [(f"{element} = 0", drop), (f"{element} further from 0 by {size:.3g}", enlarge)]
-
-
-def _shift(row: NDArray[Any], step: int) -> None:
-    row[:] = np.roll(row, 1 + step)
-
-
-def _zero(row: NDArray[Any], _: int) -> None:
-    row[:] = 0
+def _shifted(argument: Argument, values: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+    if argument.kind != "scalar":
+        yield f"{argument.name} shifted by one", np.roll(values, 1)
 
 
 def _missed(
-    kernel: Kernel, datasets: list[Dataset], name: str, changes: list[_Change]
+    kernel: Kernel, datasets: list[Dataset], argument: Argument, changes: _Changes
 ) -> Unseen | None:
-    """Return the first change with an effect on the reference that no data set refuses.
-
-    A change may have an effect in only one data set, for example below a threshold. The next elements are
-    then changed in the other data set.
-    """
-    for text, change in changes:
-        nearest, others = _Effect(), _Effect()
-        for dataset in datasets:
-            for step in range(_MAX_STEPS if nearest.share else 1):
-                here, there = _Effect(), _Effect()
-                with suppress(SpecError):  # the reference refuses the change
-                    here, there = _effects(dataset, _results(kernel, dataset, name, change, step))
-                nearest, others = max(nearest, here), max(others, there)
-                if here.share:
-                    break
-            if min(nearest.share, others.share) > 1:
-                break
-        missed = next((effect for effect in (nearest, others) if 0 < effect.share <= 1), None)
-        if missed:
-            where = "" if missed is nearest else "elsewhere "
-            return Unseen(name, text, missed.output, where, missed.error, missed.bound)
-        if nearest.share:
+    """Return a change with an effect on the reference that no data set refuses."""
+    nearest, others = _Effect(), _Effect()
+    for dataset in datasets:
+        here, there = _first_effect(kernel, dataset, argument, changes)
+        nearest, others = max(nearest, here), max(others, there)
+        if min(nearest.share, others.share) > 1:
             return None
+    missing = f"{'' if argument.kind == 'scalar' else 'element of '}{argument.name}"
+    for effect, where in ((nearest, ""), (others, "elsewhere ")):
+        if 0 < effect.share <= 1:
+            return effect.unseen(argument.name, missing, where)
     return None
 
 
-def _results(
-    kernel: Kernel,
-    dataset: Dataset,
-    name: str,
-    change: Callable[[NDArray[Any], int], None],
-    step: int,
-) -> dict[str, NDArray[Any]]:
-    """Return the outputs of the reference for a changed input."""
-    arguments = list(dataset.arguments)
-    place = [argument.name for argument in arguments].index(name)
-    is_number = arguments[place].kind == "scalar"
-    array = np.array(arguments[place].scalar if is_number else dataset.values(name))
-    change(array.reshape(-1), step)
-    if not is_number:
-        return reevaluated(kernel, dataset, {name: array})
-    arguments[place] = replace(arguments[place], value=array.item())
-    return reevaluated(kernel, replace(dataset, arguments=tuple(arguments)), {})
+def _first_effect(
+    kernel: Kernel, dataset: Dataset, argument: Argument, changes: _Changes
+) -> tuple[_Effect, _Effect]:
+    """Return the effects of the first change that changes the reference; see `_effects`."""
+    name, values = argument.name, dataset.values(argument.name)
+    for text, changed in islice(changes(argument, values), _MAX_CHANGES):
+        arrays, numbers = {name: changed}, dataset.arguments
+        if argument.kind == "scalar":
+            arrays, numbers = (
+                {},
+                tuple(
+                    replace(other, value=changed.item()) if other.name == name else other
+                    for other in dataset.arguments
+                ),
+            )
+        with suppress(SpecError):  # the reference refuses the change
+            results = reevaluated(kernel, replace(dataset, arguments=numbers), arrays)
+            nearest, others = _effects(dataset, results)
+            if nearest.share:
+                return replace(nearest, change=text), replace(others, change=text)
+    return _Effect(), _Effect()
 
 
 def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Effect, _Effect]:
@@ -256,18 +211,15 @@ def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Ef
     Other elements count if they change by more than their rounding.
     """
     found = [_Effect(), _Effect()]
-    rows = {name: _compared(dataset, name, values) for name, values in results.items()}
-    for place in range(2):
-        for name, (errors, bounds, notable) in rows.items():
-            errors = np.where(notable, errors, 0) if place else errors
-            share = np.divide(errors, bounds, out=np.where(errors, np.inf, 0.0), where=bounds > 0)
+    for name, values in results.items():
+        errors, bounds, notable = _compared(dataset, name, values)
+        share = np.divide(errors, bounds, out=np.where(errors, np.inf, 0.0), where=bounds > 0)
+        for place in range(2):
             at = int(np.argmax(share))
-            found[place] = max(
-                found[place],
-                _Effect(float(share[at]), name, at, float(errors[at]), float(bounds[at])),
-            )
-        if found[0].output:
-            rows[found[0].output][0][found[0].index] = 0
+            effect = _Effect(float(share[at]), name, float(errors[at]), float(bounds[at]))
+            found[place] = max(found[place], effect)
+            share = np.where(notable, share, 0)
+            share[at] = 0
     return found[0], found[1]
 
 
