@@ -4,7 +4,6 @@ Rows need at least `MIN_COLUMNS` columns. `load("softmax")` and the other kernel
 """
 
 import _rows
-import numpy as np
 
 from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
@@ -153,7 +152,8 @@ def arguments(p, rng):
             operands[name] = rng.integers(0, p.columns, p.rows)
         else:
             operands[name] = Out(p.rows) if name == "loss" else Out(shape, p.dtype)
-    return {**operands, "columns": p.columns, **({"eps": np.float32(EPS)} if is_norm else {})}
+    eps = {"eps": rng.uniform(EPS / 2, 2 * EPS)} if is_norm else {}
+    return {**operands, "columns": p.columns, **eps}
 
 
 @long_rows.reference

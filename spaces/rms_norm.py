@@ -1,7 +1,6 @@
 """rms_norm: rows divided by their root mean square, times a weight; a residual may be added first."""
 
 import _rows
-import numpy as np
 
 from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work
 
@@ -42,7 +41,7 @@ def arguments(p, rng):
     operands = {"x": x, "weight": _rows.random_array(rng, p.columns, p.dtype)}
     if p.residual == "added":
         operands["residual"] = InOut(_rows.random_array(rng, shape, p.dtype, small_rows=True))
-    sizes = {"rows": p.rows, "columns": p.columns, "eps": np.float32(EPS)}
+    sizes = {"rows": p.rows, "columns": p.columns, "eps": rng.uniform(EPS / 2, 2 * EPS)}
     return {"y": Out(shape, p.dtype), **operands, **sizes}
 
 

@@ -20,7 +20,7 @@ def launch(c, p):
 @saxpy.arguments
 def arguments(p, rng):
     x, y = (rng.standard_normal(p.n, dtype=np.float32) for _ in "xy")
-    return {"x": x, "y": y, "out": Out(p.n), "alpha": np.float32(2), "n": p.n}
+    return {"x": x, "y": y, "out": Out(p.n), "alpha": rng.uniform(1, 4), "n": p.n}
 
 
 @saxpy.reference
