@@ -21,9 +21,6 @@ from autotune.data.reference import reevaluated
 from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 
-#: Maximum number of elements of all arrays of a problem for the detection of maps. It takes eleven more evaluations,
-#: and small sizes give the same answer as large sizes.
-_MAX_MAP_ELEMENTS = 1 << 20
 #: Maximum number of elements in concurrent evaluations. Each element takes several numbers of 64 bits.
 _MAX_ELEMENTS_AT_ONCE = 1 << 27
 
@@ -74,14 +71,6 @@ class Evaluations:
 
     def _info(self, name: str) -> Any:
         return next(argument.info for argument in self.dataset.arguments if argument.name == name)
-
-    def maps(self, names: Sequence[str]) -> list[str]:
-        """Return the outputs whose elements each depend on one or two inputs; see `tolerance.is_map`."""
-        if not names or self._elements > _MAX_MAP_ELEMENTS or self.arrays("fciu", other=True):
-            return []
-        return [
-            name for name in names if tolerance.is_map(self.expected[name], self.struck.get(name))
-        ]
 
     @cached_property
     def struck(self) -> dict[str, NDArray[Any]]:

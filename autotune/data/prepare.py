@@ -188,13 +188,7 @@ def _set_bounds(
     inputs = max((argument.count for argument in made.inputs()), default=1)
     wide = dict[str, NDArray[Any]]()
     if probe and not is_exact:
-        maps = evaluations.maps(exact)
-        others += maps
-        for output in (
-            argument
-            for argument in made.arguments
-            if argument.name in exact and argument.name not in maps
-        ):
+        for output in (argument for argument in made.arguments if argument.name in exact):
             name, info, values = output.name, output.info, evaluations.expected[output.name]
             exact_scale = tolerance.largest(tolerance.parts(probe.expected(name)))
             terms, error = inputs / output.count, errors.get(name, 0.0)
