@@ -103,6 +103,17 @@ FUNCTIONS = {
         "np.sqrt(1 - x * x)",
     ),
     "poles": ('"x": rng.standard_normal(999)', '999, "f4"', "np.log(np.maximum(x, 0))"),
+    "heat": (
+        '"x": 300 + rng.standard_normal(999)',
+        '999, "f4"',
+        "(np.roll(x, 1) - 2 * x + np.roll(x, -1)) / 3",
+    ),
+    "norm": (
+        '"x": rng.standard_normal((8, 4096))',
+        '(8, 4096), "f4"',
+        "x / np.sqrt((x * x).mean(1, keepdims=True))",
+    ),
+    "means": ('"x": rng.standard_normal((16, 8192))', '16, "f4"', "np.exp(x).mean(1)"),
     "unit": (
         '"x": rng.standard_normal((4, p.n))',
         '(4, p.n), "f4"',
@@ -193,7 +204,10 @@ RIGHT = {
     "small half: float32 inside": ("small half", lambda x: np.exp(x) * F4(1e-6)),
     "circle: by factors": ("circle", lambda x: np.sqrt((1 - x) * (1 + x))),
     "poles: as written": ("poles", lambda x: np.log(np.maximum(x, 0))),
-    "unit: 1 ulp off, as rsqrt": ("unit", lambda x: x * (unit(x) * F4(1 + 2.0**-23))),
+    "heat: as written": ("heat", lambda x: (np.roll(x, 1) - 2 * x + np.roll(x, -1)) / F4(3)),
+    "norm: one by one": ("norm", lambda x: x / np.sqrt(sums(x * x) / F4(4096))[:, None]),
+    "means: one by one": ("means", lambda x: sums(np.exp(x)) / F4(8192)),
+    "unit: 2 ulp off, as rsqrtf": ("unit", lambda x: x * (unit(x) * F4(1 + 2.0**-22))),
 }
 WRONG = {
     "softmax: a column left out": ("softmax", lambda x: softmax(x, left_out=500)),
@@ -251,6 +265,15 @@ WRONG = {
     ),
     "circle: ends are off": ("circle", lambda x: np.sqrt(np.maximum(1 - x * x, 1e-6))),
     "poles: a least logarithm": ("poles", lambda x: np.log(np.maximum(x, F4(1e-30)))),
+    "heat: float16 of x": (
+        "heat",
+        lambda x: RIGHT["heat: as written"][1](x.astype("f2").astype("f4")),
+    ),
+    "norm: an element left out of the sum": (
+        "norm",
+        lambda x: x / np.sqrt(sums(x[:, 1:] ** 2) / F4(4096))[:, None],
+    ),
+    "means: an element left out": ("means", lambda x: sums(np.exp(x[:, 1:])) / F4(8192)),
     "unit: a least norm": ("unit", lambda x: x * unit(x, 1e-2)),
     "twice a half: small is zero": ("twice a half", lambda x: np.where(abs(x) < 0.01, 0, 2 * x)),
 }

@@ -100,8 +100,8 @@ def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
             "missing factor: factor = 0 changes out by .*e-0[67], and",
         ),
         (
-            (("x = rng.standard_normal(p.n, dtype=np.float32)", "x = rng.uniform(0.9, 1.1, p.n)"),
-             ("return factor * x", "return ((((x - 5) * x + 10) * x - 10) * x + 5) * x - 1")),
+            (('"x": x,', '"x": x, "y": x.copy(),'), ("reference(x, factor)", "reference(x, y)"),
+             ("return factor * x", "return x - y + 1e-6 * x"), tolerance(1e-3)),
             "missing out: out = 0 changes out by [\\d.e-]+, and",
         ),
         (

@@ -44,57 +44,47 @@ class Evaluations:
         if not names:
             return
         sensitivity = self.response(tolerance.perturb, "fc", tolerance.EVALUATIONS)
-        in_single = self.response(
-            tolerance.scatter, "fc", tolerance.SINGLE_EVALUATIONS, is_single=True
-        )
-        of_integers, struck, is_exact = (
-            dict[str, Any](),
-            dict[str, Any](),
-            self.dataset.name == EXACT,
-        )
-        if not is_exact and sensitivity and not self.arrays("fciu", other=True):
+        of_integers, struck = dict[str, Any](), self.expected
+        if (
+            self.dataset.name != EXACT
+        ):  # exact data get narrow bounds, so that a missing element shows
             of_integers = self.response(tolerance.flip, "iu", tolerance.MIN_EVALUATIONS)
-            struck = self.struck
+            struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
         sizes = [
             np.mean(np.square(self.dataset.array(name), dtype=float)) ** 0.5
             for name in self.arrays("iu")
         ]
         for name in names:
-            info, expected = self._info(name), self.expected[name]
+            zero = np.zeros(self.expected[name].size)
             responses = tolerance.Responses(
-                sensitivity.get(name, np.zeros(expected.size)) / tolerance.STEP,
-                in_single.get(name),
-                of_integers[name] * max(sizes, default=0.0) if name in of_integers else None,
-                struck.get(name),
+                sensitivity.get(name, zero) / tolerance.STEP,
+                of_integers[name] * max(sizes, default=0.0)
+                if name in of_integers
+                else zero + np.inf,
+                self.errors_in_single.get(name, zero),
+                struck.get(name, zero + np.nan),
             )
-            yield name, tolerance.element_bounds(info, expected, responses, is_exact)
+            yield name, tolerance.element_bounds(self._info(name), self.expected[name], responses)
 
     def _info(self, name: str) -> Any:
         return next(argument.info for argument in self.dataset.arguments if argument.name == name)
 
     @cached_property
-    def struck(self) -> dict[str, NDArray[Any]]:
-        """Outputs as rows of numbers, after a clear change of some inputs."""
-        return self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
-
-    def errors_in_single(self) -> dict[str, float]:
-        """Return the largest error of the reference in float32, by output; {} if it fails."""
-        errors = dict[str, float]()
+    def errors_in_single(self) -> dict[str, NDArray[np.float64]]:
+        """The error of each element of the reference in float32, by output; {} if it fails."""
+        errors = dict[str, NDArray[np.float64]]()
         for name, values in self.results(None, "", 0, is_single=True).items():
-            error = np.zeros(values.size)
-            info = self._info(name)
+            info, errors[name] = self._info(name), np.zeros(values.size)
             least = tolerance.held_in_single(info)
-            tolerance.add_change(error, self.expected[name], values, info.bits, least)
-            errors[name] = tolerance.largest(error)
+            tolerance.add_change(errors[name], self.expected[name], values, info.bits, least)
         return errors
 
-    def arrays(self, kinds: str, other: bool = False) -> dict[str, np.dtype[Any]]:
-        """Return the types of the input arrays of these kinds, or of all ``other`` kinds, by name."""
-        arrays = {argument.name: argument.value_type for argument in self.dataset.inputs()}
-        return {name: dtype for name, dtype in arrays.items() if (dtype.kind in kinds) != other}
+    def arrays(self, kinds: str) -> list[str]:
+        """Return the names of the input arrays of these kinds."""
+        return [each.name for each in self.dataset.inputs() if each.value_type.kind in kinds]
 
     def response(
-        self, change: tolerance.Change, kinds: str, most: int, is_single: bool = False
+        self, change: tolerance.Change, kinds: str, most: int
     ) -> dict[str, NDArray[np.float64]]:
         """Return the root mean square change of each output's elements; {} if the reference fails."""
         squares = {name: np.zeros(values.size) for name, values in self.expected.items()}
@@ -102,18 +92,14 @@ class Evaluations:
             return squares
         evaluations, end_s = 0, time.monotonic() + tolerance.MAX_EVALUATIONS_S
         at_once = max(1, min(usable_cores(), _MAX_ELEMENTS_AT_ONCE // max(1, self._elements)))
-        evaluated = partial(self.results, change, kinds, is_single=is_single)
         for number in range(0, most, at_once):
             if number >= tolerance.MIN_EVALUATIONS and time.monotonic() > end_s:
                 break
             numbers = range(number, min(most, number + at_once))
-            for outputs in in_threads(evaluated, numbers, at_once):
+            for outputs in in_threads(partial(self.results, change, kinds), numbers, at_once):
                 for name, values in outputs.items():
-                    info = self._info(name)
-                    least = tolerance.held_in_single(info) if is_single else 0.0
-                    tolerance.add_change(
-                        squares[name], self.expected[name], values, info.bits, least
-                    )
+                    bits = self._info(name).bits
+                    tolerance.add_change(squares[name], self.expected[name], values, bits)
                 evaluations += bool(outputs)
         for root in squares.values():
             root /= math.sqrt(evaluations or 1)
@@ -133,7 +119,7 @@ class Evaluations:
             inputs[name] = tolerance.changed(
                 self.dataset.values(name), change, self.key + place, number
             )
-        if change in (tolerance.perturb, tolerance.scatter):
+        if change is tolerance.perturb:
             arguments = tuple(
                 _perturbed_scalar(argument, number >> place % 3)
                 for place, argument in enumerate(arguments)

@@ -178,7 +178,7 @@ def _set_bounds(
     evaluations = Evaluations(kernel, made, tuple(is_held), key)
     errors = dict[str, float]()
     if exact and (not probe if is_exact else declared is None):
-        errors = evaluations.errors_in_single()
+        errors = {n: tolerance.largest(e) for n, e in evaluations.errors_in_single.items()}
     if is_exact:  # an exact output may be the difference of two sums that its type cannot hold
         exact = [name for name in exact if not errors.get(name)]
     others = [name for name in is_held if name not in exact]

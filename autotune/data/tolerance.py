@@ -36,22 +36,11 @@ _AMPLIFICATION_OF_FEW = 128
 _STRIKE_EVERY = 8
 #: Relative change of an input by `strike`.
 _STRIKE_STEP = 2.0**-6
-#: If at most this share of an output's elements changes after `strike`, each depends on one or two inputs.
-_MAP_SHARE = 0.25
 #: Multiple of the reference's error in float32 that a result may have: in 1 - cos(x) the difference is exact
 #: and the cosine is not.
 _REFERENCE_ERRORS = 48
-#: Evaluations in float32 that find this error. Its median replaces an error that is small by chance.
-SINGLE_EVALUATIONS = 4
 #: Smaller float64 values do not count for this error, because float32 hardly holds them.
 _MIN_IN_SINGLE = 2.0**-100
-#: Factor of this error for exact data: their few different values have sums with equal rounding errors.
-_EXACT_DATA_FACTOR = 8
-#: Rounding errors of the result itself, in addition to the rounding to the output's type.
-_RESULT_ROUNDINGS = 4
-#: The least bound, in rounding errors of the median sensitivity: 1 + exp(x) is rounded although the result
-#: hardly depends on x.
-_MEDIAN_ROUNDINGS = 32
 #: Largest share of the elements that may be smaller than the least bound, unless they are smaller than their
 #: own errors. Errors of small elements then show among large elements.
 _SMALL_SHARE = 1 / 16
@@ -62,6 +51,8 @@ _ROUNDINGS_OF_HALF = 4
 #: Rounding errors of float32 for the sums of a half precision output: tensor cores truncate and are off by 54
 #: after 4096 terms (hgemm on an H100).
 _ROUNDINGS_OF_SUMS = 256
+#: Rounding errors of a result in its arithmetic, in addition to the rounding to its type: `rsqrtf` has 2.
+_RESULT_ROUNDINGS = 4
 #: The bound of a sum grows with the square root of the number of its terms, if that root is above this number.
 _ROOT_OF_TERMS = 64
 #: Maximum number of elements from which a median is computed.
@@ -119,7 +110,7 @@ def bounds_of_half(
     relative = _ROUNDINGS_OF_SUMS * _arithmetic(info)
     of_sums = _scaled_bound(info, relative, largest(expected), exact_scale, terms, in_single)
     bounds: NDArray[np.float32] = np.abs(expected).astype(np.float32)
-    bounds *= float(info.eps) + _RESULT_ROUNDINGS * _arithmetic(info)
+    bounds *= float(info.eps)
     bounds += of_sums
     bounds[~np.isfinite(bounds)] = 0
     return bounds
@@ -131,11 +122,6 @@ def _scaled_bound(
     """Return the error allowed for results of a scale; see `common_bound`."""
     scale = max(scale, min(exact_scale, 16 * scale)) * max(1.0, math.sqrt(terms) / _ROOT_OF_TERMS)
     return max(relative * scale, _reference_factor(info) * in_single) + _least_value(info)
-
-
-def is_map(expected: NDArray[np.floating], struck: NDArray[np.floating] | None) -> bool:
-    """Return whether each element depends on one or two inputs, from the results after `strike`."""
-    return struck is not None and float(np.mean(struck != expected)) <= _MAP_SHARE
 
 
 def held_in_single(info: Any) -> float:
@@ -157,12 +143,6 @@ def perturb(row: NDArray[np.floating], source: np.random.Generator) -> None:
     """Multiply each number by 1 ± `STEP`."""
     signs = np.unpackbits(_bytes(-(-row.size // 8), source)).view(np.int8)
     _scale(row, 2 * signs[: row.size] - 1, STEP)
-
-
-def scatter(row: NDArray[np.floating], source: np.random.Generator) -> None:
-    """Multiply each number by 1 + k `STEP` with k from -4 to 4, not 0: float32 rounds the products differently."""
-    steps = (_bytes(row.size, source) >> 5).view(np.int8)
-    _scale(row, steps + (steps >> 2) - 4, STEP)
 
 
 def flip(row: NDArray[np.integer], _: np.random.Generator) -> None:
@@ -249,74 +229,54 @@ def add_change(
 
 @dataclass(frozen=True)
 class Responses:
-    """The root mean square changes of an output's elements after changes of inputs; None if unknown."""
+    """The changes of an output's elements after changes of inputs."""
 
-    #: After a change of each number by `STEP`, divided by `STEP`.
+    #: Root mean square after a change of each number by `STEP`, divided by `STEP`.
     sensitivity: NDArray[np.float64]
-    #: When the reference computes in float32, on inputs that `scatter` changed.
-    in_single: NDArray[np.float64] | None
-    #: After a change of the last bit of each integer, times the typical size of the integers.
-    of_integers: NDArray[np.float64] | None
-    #: The output itself after `strike`.
-    struck: NDArray[np.floating] | None
+    #: Root mean square after a change of the last bit of each integer, times the integers' typical size; infinite
+    #: if unknown.
+    of_integers: NDArray[np.float64]
+    #: When the reference computes in float32.
+    in_single: NDArray[np.float64]
+    #: The output itself after `strike`, or unchanged for narrow bounds; NaN if unknown.
+    struck: NDArray[np.floating]
 
 
-def element_bounds(
-    info: Any,
-    expected: NDArray[np.floating],
-    responses: Responses,
-    is_exact: bool = False,
-) -> NDArray[Any]:
-    """Return the bound of each element, rounded up: float32, or float64 for a float64 output.
-
-    If some inputs cannot be changed, the bound includes rounding errors of the largest value. Exact data
-    get narrow bounds, so that a missing element shows.
-    """
+def element_bounds(info: Any, expected: NDArray[np.floating], responses: Responses) -> NDArray[Any]:
+    """Return the bound of each element, rounded up: float32, or float64 for a float64 output."""
     kind = np.float64 if info.bits == 64 else np.float32
-    arithmetic = _arithmetic(info)
-    own, least = float(info.eps) + _RESULT_ROUNDINGS * arithmetic, _least_value(info)
-    small = _median(expected, _SMALL_SHARE) or math.inf
-    floor = arithmetic / 2 * _MEDIAN_ROUNDINGS * _median(responses.sensitivity)
-    of_largest = _ROUNDINGS * arithmetic * largest(expected)
-    struck, in_single, error = responses.struck, responses.in_single, _reference_factor(info)
-    if is_exact:
-        error *= _EXACT_DATA_FACTOR
-    if in_single is not None:
-        some = slice(None, None, expected.size // _SAMPLE | 1)
-        smallest = np.abs(expected[some]) <= small
-        small = max(small, error * _median(in_single[some][smallest]))
-        floor = max(floor, error * _median(in_single))
-    floor = min(small, floor)
-    are_few = is_exact or is_map(expected, struck)
-    if is_exact:
-        of_largest = 2 * max(of_largest, _ROUNDINGS * arithmetic)
+    rounding = _arithmetic(info) / 2
+    own = float(info.eps) + 2 * _RESULT_ROUNDINGS * rounding
+    of_largest = 2 * _ROUNDINGS * rounding * largest(expected)
+    floor = _floor(expected, _reference_factor(info), responses.in_single)
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
-        size = np.abs(expected[begin:end], dtype=np.float64)
-        factor: Any = (_AMPLIFICATION_OF_FEW if are_few else _AMPLIFICATION) * arithmetic / 2
-        if struck is not None and not are_few:
-            is_few = struck[begin:end] == expected[begin:end]
-            if is_few.any():
-                factor = np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION) * arithmetic / 2
-        bound = factor * responses.sensitivity[begin:end]
-        np.maximum(bound, floor, out=bound)
-        if in_single is not None:
-            np.maximum(bound, error * in_single[begin:end], out=bound)
-        bound += own * size
-        rest: Any = of_largest
-        if responses.of_integers is not None:
-            rest = np.minimum(rest, factor * responses.of_integers[begin:end])
-        bound += rest
-        bound += least
+        piece = slice(begin, end)
+        size = np.abs(expected[piece], dtype=np.float64)
+        is_few = responses.struck[piece] == expected[piece]
+        amplified = rounding * np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION)
+        bound = np.maximum(amplified * responses.sensitivity[piece], floor)
+        bound += np.minimum(amplified * responses.of_integers[piece], of_largest)
+        bound += own * size + _least_value(info)
         bound[~np.isfinite(size)] = 0
-        most = np.finfo(kind).max
-        np.minimum(bound, most, out=bound)
-        bounds[begin:end] = np.nextafter(bound.astype(kind), most)
+        bounds[piece] = np.nextafter(bound.astype(kind), np.finfo(kind).max)
 
     with np.errstate(all="ignore"):
         in_pieces(fill, expected.size)
     return bounds
+
+
+def _floor(expected: NDArray[np.floating], factor: float, errors: NDArray[np.float64]) -> float:
+    """Return the least bound: a multiple of the reference's median error in float32.
+
+    If many elements are smaller, it is at most their size, so that errors of small elements show among
+    large elements, but at least the multiple of their own error.
+    """
+    small = _median(expected, _SMALL_SHARE) or math.inf
+    some = slice(None, None, expected.size // _SAMPLE | 1)
+    of_small = errors[some][np.abs(expected[some]) <= small]
+    return factor * min(max(small / factor, _median(of_small)), _median(errors))
 
 
 def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
