@@ -30,7 +30,7 @@ from autotune.values import Problem
 EXACT, RANDOM = "exact", "random"
 MANIFEST = "manifest.msgpack"
 #: Version of the stored form and of the drawn numbers, part of every key; raise it if either changes.
-_VERSION = 14
+_VERSION = 15
 
 
 @dataclass(frozen=True)
