@@ -206,12 +206,13 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify finalists at four small sizes only, as on a very busy machine, and winners on no extreme values.
+    """Verify finalists at four sizes near the problem only, and winners on no extreme values.
 
-    Tests marked `many_sizes` or `gpu` verify as many sizes as the time allows.
+    Tests marked `many_sizes` or `gpu` verify them at all sizes.
     """
     if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
-        monkeypatch.setattr("autotune.run.sizes._MIN_S", 0.0)
+        monkeypatch.setattr("autotune.run.other_sizes.MAX_NEAR", 4)
+        monkeypatch.setattr("autotune.run.other_sizes.extreme_sizes", lambda *_: [])
         monkeypatch.setattr("autotune.run.extreme_checks._MAX_ELEMENTS", 0)
 
 

@@ -21,6 +21,7 @@ from autotune.answers.table import (
     Plan,
     Portfolio,
     Prediction,
+    SizeRange,
     TableRow,
     Tree,
 )
@@ -276,8 +277,12 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             tuple(rng.choice((None, rng.random(), rng.random())) for _ in unique)
             for _ in configurations
         ),
+        verified=_random_ranges(rng, dtypes),
         tables=tuple(tables),
     )
+    entries = [
+        msgspec.structs.replace(tuned, verified=_random_ranges(rng, dtypes)) for tuned in entries
+    ]
     return record(
         entries,
         device,
@@ -285,6 +290,18 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         default=plan(32, deterministic=True),
         portfolio=portfolio,
         layout=layout,
+    )
+
+
+def _random_ranges(rng: random.Random, dtypes: Sequence[str]) -> tuple[SizeRange, ...]:
+    """Return up to three ranges of verified sizes."""
+    return tuple(
+        {
+            "m": (rng.randrange(3), rng.randrange(3, 10**6)),
+            "n": (rng.randrange(3), 2 ** rng.randrange(1, 62)),
+            "dtype": rng.choice(dtypes),
+        }
+        for _ in range(rng.randrange(4))
     )
 
 

@@ -88,8 +88,8 @@ def test_module_names_have_one_meaning() -> None:
     assert repeated == {"__init__.py", "base.py"}
 
 
-def test_calls_and_exports_start_no_processes(graph: grimp.ImportGraph) -> None:
-    """The trial of a first call alone needs `measure`: how samples are taken, and which caches decide."""
+def test_calls_and_exports_measure_only_where_asked(graph: grimp.ImportGraph) -> None:
+    """The trial of a first call times, and `load(verify=True)` verifies, in a process."""
     importers = {
         module
         for folder in ("calling", "export")
@@ -97,7 +97,7 @@ def test_calls_and_exports_start_no_processes(graph: grimp.ImportGraph) -> None:
         for imported in graph.find_modules_directly_imported_by(module)
         if imported.startswith("autotune.measure.")
     }
-    assert importers == {"autotune.calling.trial"}
+    assert importers == {"autotune.calling.trial", "autotune.calling.twin"}
 
 
 def test_modules_are_short() -> None:

@@ -161,6 +161,25 @@ def test_what_a_config_says(tuned_folder: Path) -> None:
     assert "BM=128" in repr(config)
 
 
+def test_an_answer_is_verified_at_tuned_problems_and_in_ranges_of_verified_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record without ranges knows no size but its own."""
+    inside = {"m": (1, 100), "n": (2, 64), "dtype": "float32"}
+    longer = {"m": (1, 8), "n": (2, 10**6), "dtype": "float32"}
+    made = record([msgspec.structs.replace(entry(problem(64, 64)), verified=(inside, longer))])
+    write(tmp_path, made)
+    write(tmp_path, record([entry(problem(64, 64))], "Other GPU", "sm_80"))
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
+    sizes = {(64, 64): True, (100, 2): True, (8, 10**6): True}
+    sizes |= {(101, 2): False, (100, 1): False, (9, 65): False}
+    for (m, n), verified in sizes.items():
+        assert lookup(KERNEL, device="Test GPU A", **problem(m, n)).verified == verified
+        assert lookup(KERNEL, arch=80, **problem(m, n)).verified == (m == n == 64)
+    assert not lookup(KERNEL, arch="gfx942", **problem(64, 64)).verified
+    assert not lookup(KERNEL, arch=90, **problem(64, 64, "int-8")).verified
+
+
 def test_a_config_is_immutable_and_can_be_pickled(tuned_folder: Path) -> None:
     config = lookup(KERNEL, arch=90, **problem(512, 512))
     with pytest.raises(AttributeError):

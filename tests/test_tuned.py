@@ -311,6 +311,17 @@ def test_a_wrong_file_is_a_record_error(case: str, tmp_path: Path) -> None:
         read(path)
 
 
+@pytest.mark.parametrize(
+    "known",
+    [{"m": [1, 2], "n": [1, 2]}, {"m": [1, 2], "n": [1, 2], "dtype": [1, 2]}, {"x": [1, 2]}],
+)
+def test_a_range_of_verified_sizes_has_all_fields(known: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(changed(portfolio={"verified": [known]}))
+    with pytest.raises(RecordError, match=r"portfolio.verified\[0\] is .*a range of each field"):
+        read(path)
+
+
 def test_a_missing_file_is_a_record_error(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"nothing\.json.*No such file"):
         read(tmp_path / "nothing.json")

@@ -49,6 +49,8 @@ Value: TypeAlias = (
 )
 #: Values of a problem's fields.
 Sizes: TypeAlias = Mapping[str, Integer | str]
+#: The least and the greatest value of each integer field, and the value of each text field.
+SizeRange: TypeAlias = Mapping[str, tuple[Integer, Integer] | str]
 #: Threads or blocks in x, y, z.
 Triple: TypeAlias = tuple[Positive, Positive, Positive]
 #: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
@@ -172,6 +174,8 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Sizes, ...] = ()
     #: A row per configuration, a column per problem; None: failed, not measured or not allowed.
     median_ms: tuple[tuple[Measured | None, ...], ...] = ()
+    #: Sizes at which all configurations that take them were verified.
+    verified: tuple[SizeRange, ...] = ()
     tables: tuple[AnswerTable, ...] = ()
 
     @property
@@ -187,6 +191,19 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
         count, others = (len(p.configurations) * len(p.problems) for p in (self, other))
         is_wider = len(self.problems) > FAR_MORE * len(other.problems)
         return is_wider or count > FAR_MORE * others
+
+
+def covers(ranges: Iterable[SizeRange], problem: Sizes) -> bool:
+    """Return whether one of the ranges contains a problem."""
+    return any(
+        all(
+            known == problem[name]
+            if isinstance(known, str)
+            else known[0] <= problem[name] <= known[1]  # type: ignore[operator]
+            for name, known in sizes.items()
+        )
+        for sizes in ranges
+    )
 
 
 # ---------------------------------------------------------------------- the answer of a table

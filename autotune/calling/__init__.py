@@ -7,6 +7,7 @@ A new call goes through the public modules in this order:
 - `binding`: from the arguments to a problem
 - `choice`: configuration and launch plan
 - `first_call`: the calls that tune their size, and prepared calls in a cache; `trial` tunes
+- `twin`: verifies a small problem before a call beyond the verified sizes
 - `host_calls`: calls on host arrays
 - `gpu`: calls on device arrays; `loaded` has their modules and workspaces
 

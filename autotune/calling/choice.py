@@ -50,12 +50,20 @@ class Choice:
         The configuration to launch.
     tuned : TunedConfig or None
         The answer of lookup; None if no record has an answer that can run.
+    twin : Problem or None
+        The small problem on which ``load(..., verify=True)`` verified the configuration.
     """
 
     kernel: str
     problem: Problem
     configuration: Configuration
     tuned: TunedConfig | None
+    twin: Problem | None = None
+
+    @property
+    def is_verified(self) -> bool:
+        """Return whether the configuration was verified at this size, or on a twin of the problem."""
+        return self.twin is not None or (self.tuned is not None and self.tuned.verified)
 
     @property
     def is_known(self) -> bool:
@@ -65,6 +73,8 @@ class Choice:
     @property
     def why(self) -> str:
         """One line: the source of the configuration, and its expected speed."""
+        if self.twin is not None and self.tuned is None:
+            return f"verified on {self.twin}, where the answer of lookup is wrong"
         if self.tuned is None:
             return f"no recorded configuration can run; tune the kernel: autotune run {self.kernel}"
         if self.tuned.quality == DEFAULT:
@@ -73,7 +83,9 @@ class Choice:
         if self.tuned.quality == FIRST_CALL and self.tuned.origin:
             speed = f", the fastest of {self.tuned.origin.evaluations} on a first call's arrays"
         stale = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
-        return f"{self.tuned.quality} of {self.tuned.source}{speed}{stale}"
+        sizes = f"; verified on {self.twin}" if self.twin else "; not verified at such a size"
+        sizes = "" if self.tuned.verified else sizes
+        return f"{self.tuned.quality} of {self.tuned.source}{speed}{sizes}{stale}"
 
     def __str__(self) -> str:
         return f"{self.kernel}({self.problem}): {self.configuration} - {self.why}"

@@ -50,6 +50,7 @@ def load(
     spaces: str | Path | None = None,
     tune: str | None = None,
     budget: str | float = "1s",
+    verify: bool = False,
 ) -> TunedKernel:
     """Return a tuned kernel as a function on arrays.
 
@@ -69,6 +70,10 @@ def load(
         `autotune.tuned_on_first_call`, else ``AUTOTUNE_TUNE``, else ``off``.
     budget : str or float
         Longest time to measure a size, in seconds: ``"1s"``, 0.3. Compiling takes at most 3 s more.
+    verify : bool
+        Before the first call of a problem beyond the verified sizes, verify its configuration on a small
+        problem with the same unusual fields, in a process of its own. A wrong configuration gives way to
+        the next that is correct; without one the call raises an error.
 
     Returns
     -------
@@ -94,7 +99,9 @@ def load(
     folder = Path(spaces) if spaces else None
     declared = find_kernel(kernel, folder) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    return TunedKernel(declared, deterministic, folder, tuning if tune is not None else None)
+    return TunedKernel(
+        declared, deterministic, folder, tuning if tune is not None else None, verify
+    )
 
 
 class TunedKernel:
@@ -120,12 +127,15 @@ class TunedKernel:
         deterministic: bool = False,
         spaces: Path | None = None,
         tuning: Tuning | None = None,
+        verify: bool = False,
     ) -> None:
         self.kernel, self.deterministic, self._tuning = kernel, deterministic, tuning
+        self._verify = verify
         self.find = partial(find_kernel, spaces=spaces)
         #: Name of the function in operators of torch.
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
+        self.key += ", verify" if verify else ""
         LOADED[self.key] = self
         #: Read here, because `torch.compile` would trace a later read of `sys.modules`, which other threads change.
         self._torch = sys.modules.get("torch")
@@ -212,7 +222,14 @@ class TunedKernel:
         return f"TunedKernel({self.kernel.name!r}{kept})"
 
     def _explained(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
-        return with_changes(choose(kernel, problem, device, self.deterministic), kernel)
+        choice = choose(kernel, problem, device, self.deterministic)
+        choice = self._verified(kernel, choice, device) if self._verify else choice
+        return with_changes(choice, kernel)
+
+    def _verified(self, kernel: Kernel, choice: Choice, device: Device) -> Choice:
+        from autotune.calling.twin import verified_choice
+
+        return verified_choice(kernel, choice, device, self.deterministic)
 
     # ------------------------------------------------------------------ new calls
 
@@ -262,6 +279,8 @@ class TunedKernel:
             is_settled = first_call.tune(call, settings)
             if is_settled and choice.tuned is not None:
                 choice = choose(kernel, problem, device, self.deterministic)
+        if self._verify:
+            choice = self._verified(kernel, choice, device)
         with self._calls.making:
             ready = self._ready.get(key)
             if ready is None or _choice_of(ready).configuration != choice.configuration:

@@ -115,6 +115,7 @@ def lookup(
         "not valid: no tuned configuration is allowed for this problem and device": (
             not found.requires_met
         ),
+        "not verified: it ran at no such size, or at no larger and smaller one": not found.verified,
         "exclusive: launches of one loaded module must not overlap": found.exclusive,
         "deterministic: the output has the same bits in every run": found.deterministic,
         **{f"stale: {reason}": True for reason in facts["stale_reasons"]},
@@ -127,7 +128,7 @@ def lookup(
 #: Attributes of an answer that `autotune lookup --json` prints.
 _ANSWER = (
     *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
-    *("exclusive", "deterministic", "requires_met", "noise", "objective", "source"),
+    *("exclusive", "deterministic", "verified", "requires_met", "noise", "objective", "source"),
 )
 
 

@@ -100,7 +100,9 @@ def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
             for group in writer.groups
         ],
         "no_exact": f"{{{listed(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{listed(field['zero'] for field in fields)}}}, 0, false, 0",
+        "no_near": f"{{{listed(field['zero'] for field in fields)}}}, 0, false, 0, 0, 0",
+        "ranges": writer.range_rows(),
+        "no_range": listed([f"{{{listed(field['zero'] for field in fields)}}}"] * 2),
         "tables": list(writer.spans_of_tables()),
         "cost_plans": [writer.number(cost.plan) for _, cost in writer.costs()],
         "times": writer.times(),

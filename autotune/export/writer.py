@@ -17,6 +17,7 @@ from autotune.answers.table import (
     Plan,
     Prediction,
     ProblemKey,
+    SizeRange,
     Triple,
     Value,
     blocks_of,
@@ -240,7 +241,33 @@ class Writer:
         """Yield the lines of a problem that answers for others: its first plan, then deterministic plans."""
         place, table = f"{{{self.problem(row.place)}}}", self.table_number(row)
         for position, plan in enumerate(_answering(row)):
-            yield f"{place}, {self.number(plan)}, {_bool(position > 0)}, {table}"
+            further, verified = _bool(position > 0), self._span_of_ranges(row)
+            yield f"{place}, {self.number(plan)}, {further}, {table}, {verified}"
+
+    def range_rows(self) -> list[str]:
+        """Return the lines of all ranges of verified sizes."""
+        return [
+            listed(f"{{{self._corner(known, end)}}}" for end in (0, 1))
+            for ranges in self._ranges()
+            for known in ranges
+        ]
+
+    def _ranges(self) -> list[tuple[SizeRange, ...]]:
+        """Return the different tuples of ranges of all rows."""
+        found = list[tuple[SizeRange, ...]]()
+        for row in (row for group in self.groups for row in group.near.values()):
+            found += [row.verified] if row.verified not in found else []
+        return found
+
+    def _span_of_ranges(self, row: LookupRow) -> str:
+        known = self._ranges()
+        first = sum(map(len, known[: known.index(row.verified)]))
+        return f"{first}, {first + len(row.verified)}"
+
+    def _corner(self, ranges: SizeRange, end: int) -> str:
+        """Return the least or the greatest problem of a range."""
+        values = (ranges[name] for name in self.table.fields)
+        return self.problem(tuple(v if isinstance(v, str) else v[end] for v in values))
 
     def table_number(self, row: LookupRow) -> int:
         """Return the position of a row's answer table; 0 if it has none."""

@@ -9,6 +9,7 @@
 `launchable`    a configuration on the buffers of a job
 `tasks`         verifies, times and writes results, in the worker process
 `verify`        outputs, inputs and guard bands
+`rounding`      rounding or a fault, at sizes with other sums
 `timing`        samples, the rule that ends sampling, and the energy of a call
 `roofline`      the least possible time of a kernel
 `evaluator`     measures configurations of one problem on one or more devices

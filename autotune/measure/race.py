@@ -36,7 +36,7 @@ from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorFailed, 
 from autotune.measure.timing import FINALS_S, Caches, Take, Timing, measure_energy, taking_of
 from autotune.measure.verify import NotDeterministic, WrongResult
 from autotune.measure.worker_state import Job
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem
 
 T = TypeVar("T")
 
@@ -84,6 +84,8 @@ class Contender:
     row: Measurement | None = None
     #: True if the kernel declares that every run of this problem gives the same bits.
     deterministic: bool = False
+    #: Sizes at which the finals found the configuration correct.
+    verified: tuple[Problem, ...] = ()
 
     @property
     def registers(self) -> int:

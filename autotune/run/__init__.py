@@ -11,7 +11,7 @@
 `tuner`     searches and finals on some devices of a run, in this process or a separate one
 `division`  the problems and the time of a run, divided among its tuners
 `finals`    verification of the best, and their race with the vendor's calls
-`sizes`     verification of finalists at sizes near the tuned one
+`other_sizes` verification at sizes that are not tuned
 `extreme_checks` winners on values that the data never hold
 `idle`      parameters without effect
 `verdict`   entrants, winner, ties, ratios, noise

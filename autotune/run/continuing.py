@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -15,14 +16,15 @@ from autotune.answers.category import HeldOutShares
 from autotune.answers.table import Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
+from autotune.kernel.sizes import cost_of, ranges_of
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.measurement import Status
-from autotune.measure.worker_state import Job
+from autotune.measure.race import Contender
 from autotune.run import verdict
 from autotune.run.answering import AnswerTimer, stored_sizes
 from autotune.run.bench import Bench
 from autotune.run.drawing import can_draw
+from autotune.run.other_sizes import OtherSizes, verified_on
 from autotune.run.recording import fitted_with, is_current, request_for, require_current
 from autotune.run.result import RunResult
 from autotune.run.size_times import TimeMatrix
@@ -37,6 +39,8 @@ _MAX_OF_OTHERS = 32
 _TUNED_SHARE = 0.5
 #: Share of the time for the verification of configurations that this record does not contain.
 _VERIFYING_SHARE = 0.3
+#: Number of these configurations that are verified together.
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,9 @@ class _Continuing:
                 stacklevel=2,
             )
             return old
-        return found
+        timed = [*map(Problem, found.problems)]
+        verified = old.verified or ranges_of(continuation.kernel, timed, timed)
+        return msgspec.structs.replace(found, verified=verified)
 
     def _compile(self, configurations: Sequence[Configuration]) -> None:
         bench, kernel, problems = self.bench, self.bench.kernel, list(self.problems)
@@ -200,7 +206,7 @@ class _Continuing:
                     act(job)
 
     def _verified(self, known: set[Configuration]) -> list[Configuration]:
-        """Return other devices' winners and seeds that are correct on all odd sizes and a tuned problem."""
+        """Return other devices' winners and seeds that are correct on all problems and at extreme sizes."""
         continuation, bench = self.continuation, self.bench
         others = [
             *_winners(continuation.others)[:_MAX_OF_OTHERS],
@@ -213,36 +219,23 @@ class _Continuing:
         ]
         if not new:
             return []
-        quickest = min(self.problems, key=self.problems.__getitem__)
-        self.listener(Phase(quickest, "other inputs"))
-        jobs = [
-            bench.job(problem)
-            for problem in (*continuation.kernel.edges_on(continuation.device), quickest)
-        ]
-        until, correct = (
-            bench.clock_s() + _VERIFYING_SHARE * continuation.seconds,
-            list[Configuration](),
-        )
-        for configuration in new:
-            if bench.clock_s() > until:
-                break
-            if self._is_correct(configuration, jobs):
-                correct.append(configuration)
-        return correct
-
-    def _is_correct(self, configuration: Configuration, jobs: Sequence[Job]) -> bool:
-        kernel = self.continuation.kernel
-        allowed = [job for job in jobs if kernel.allows(configuration, job.problem)]
-        for job in allowed:
-            checked = self.bench.verify(job, configuration)
-            if checked.status is not Status.OK:
+        kernel = continuation.kernel
+        largest = max(self.problems, key=partial(cost_of, kernel))
+        self.listener(Phase(largest, "other inputs"))
+        problems = [*kernel.edges_on(continuation.device), *self.problems]
+        sizes = OtherSizes(bench, largest, (), partial(verified_on, bench), set(), problems)
+        until = bench.clock_s() + _VERIFYING_SHARE * continuation.seconds
+        correct, left = list[Configuration](), deque(new)
+        while left and bench.clock_s() < until:
+            some = [Contender(left.popleft()) for _ in range(min(len(left), _AT_ONCE))]
+            right, wrong = sizes.verified(some)
+            correct += [contender.configuration for contender in right if contender.verified]
+            for row in wrong:
                 warnings.warn(
-                    f"{kernel.name} ({job.problem}): {configuration} is left out: {checked.status}: "
-                    f"{checked.message}",
+                    f"{kernel.name}: {row.configuration} is left out: {row.status}: {row.message}",
                     stacklevel=2,
                 )
-                return False
-        return bool(allowed)
+        return correct
 
 
 def candidates_of(

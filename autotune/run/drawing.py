@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from autotune.devices.device import Device
 from autotune.errors import UsageError
+from autotune.kernel.sizes import size_fields
 from autotune.kernel.spec import Kernel
 from autotune.measure.rotation import MAX_SETS
-from autotune.run.sizes import size_fields
 from autotune.values import Problem, category_of
 
 #: Minimum value of a field, unless the side is thin.

@@ -13,13 +13,13 @@ from autotune import cache
 from autotune.data.arguments import declared_arguments
 from autotune.data.extremes import ExtremeData
 from autotune.errors import AutotuneError, SpecError
+from autotune.kernel.sizes import compact, size_fields
 from autotune.measure.measurement import Status
 from autotune.measure.process import ActorFailed
 from autotune.measure.sanitize import small_problems
 from autotune.measure.tasks import write_extremes, write_results
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
-from autotune.run.sizes import compact, size_fields
 from autotune.values import Configuration, Problem, category_of, size_of
 
 #: Maximum number of elements of the arrays of a problem.

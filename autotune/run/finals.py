@@ -20,7 +20,7 @@ from autotune.measure.tasks import check_at_once
 from autotune.measure.worker_state import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench
-from autotune.run.sizes import OtherSizes
+from autotune.run.other_sizes import OtherSizes
 from autotune.search.session import Listener, Phase
 from autotune.store import Store
 from autotune.values import Configuration, Problem, Value, size_of
@@ -53,7 +53,7 @@ class Finals:
     sanitizer: str = ""
     #: Results of verification so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
-    #: Kernels for which the run has warned of refused sizes; see `autotune.run.sizes`.
+    #: Kernels for which the run has warned of refused sizes; see `autotune.run.other_sizes`.
     _warned: set[str] = field(default_factory=set)
     #: Findings of compute-sanitizer by configuration and static fields; None if it found no fault.
     _faults: dict[tuple[Configuration, tuple[Value, ...]], str | None] = field(default_factory=dict)
@@ -77,7 +77,6 @@ class Finals:
         measured: Sequence[Measurement],
         seconds: float,
         meanwhile: Callable[[], object] = lambda: None,
-        search_s: float = 0.0,
     ) -> tuple[Race | None, tuple[Measurement, ...]]:
         """Verify the best on other data and other sizes, then race them with the vendor's calls.
 
@@ -104,7 +103,7 @@ class Finals:
             self.listener(Phase(problem, "finals"))
         known = list(dict.fromkeys(other.problem for other in others))
         check = partial(self._checked, at_once=False)
-        sizes = OtherSizes(self.bench, job, known, check, search_s, self._warned)
+        sizes = OtherSizes(self.bench, problem, known, check, self._warned)
         effort, begun_s = self.bench.request.effort, self.bench.clock_s()
         unsteady_s = _UNSTEADY_SHARE * effort.seconds_per_problem
         most_race_s = _MAX_RACE_SECONDS if self.bench.device.is_cuda else unsteady_s

@@ -17,6 +17,7 @@ from autotune.answers.table import Plan, Portfolio
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.definition import Definition
+from autotune.kernel.sizes import ranges_of
 from autotune.kernel.source import arguments_fingerprint, definition_of, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import (
@@ -82,8 +83,11 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     kernel, problem, device = request.kernel, result.problem, request.device
     winner = outcome.winner
     configuration = Configuration(winner.configuration)
-    row = next(f.row for f in race.finalists if f.configuration == configuration)
+    raced = {finalist.configuration: finalist for finalist in race.finalists}
+    row = raced[configuration].row
     assert row is not None
+    planned = [raced[c] for c in _planned(outcome)]
+    verified = [size for size in planned[0].verified if all(size in f.verified for f in planned)]
     median_ms = winner.time_ms.value
     work = kernel.work_of(problem)
     fraction, limit = share(work, median_ms, run.limits) if work else (None, None)
@@ -96,6 +100,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
         limit_fraction=fraction,
         limit_name=limit,
         checks=_checks(run, result, row),
+        verified=ranges_of(kernel, verified, [problem]),
         metrics=_metrics(request, problem, row, winner),
         origin=TuningOrigin(
             tuned_on=timestamp(),
@@ -136,11 +141,7 @@ def _of_winner(
     kernel: Kernel, problem: Problem, race: RaceResult, device: Device
 ) -> dict[str, Any]:
     """Return the fields of a tuned problem that depend on the result of its race."""
-    configurations = [
-        Configuration(found.configuration)
-        for found in (race.winner, race.best_deterministic)
-        if found
-    ]
+    configurations = _planned(race)
     work, median_ms = kernel.work_of(problem), race.winner.time_ms.value
     return {
         "plans": tuple(plan_of(kernel, c, problem, device) for c in configurations),
@@ -148,6 +149,12 @@ def _of_winner(
         "gb_per_s": _rate(work.bytes_read + work.bytes_written, median_ms) if work else None,
         "gflop_per_s": _rate(work.flops, median_ms) if work else None,
     }
+
+
+def _planned(race: RaceResult) -> list[Configuration]:
+    """Return the winner and, if it is not deterministic, the best deterministic finalist."""
+    found = (race.winner, race.best_deterministic)
+    return [Configuration(contender.configuration) for contender in found if contender]
 
 
 def recomputed(record: TunedRecord, kernel: Kernel) -> TunedRecord:

@@ -15,12 +15,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from autotune import __version__
 from autotune.answers.table import Portfolio
 from autotune.arrays import usable_cores
 from autotune.data.sight import unseen_inputs
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
+from autotune.kernel.sizes import ranges_of
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import require
 from autotune.measure.roofline import Limits
@@ -32,6 +35,7 @@ from autotune.run.division import Division, done_at_once
 from autotune.run.drawing import SEED
 from autotune.run.extreme_checks import differences, message
 from autotune.run.idle import unnamed
+from autotune.run.other_sizes import verified_answers
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, without_wrong, wrong_somewhere
@@ -41,7 +45,7 @@ from autotune.search.session import Event, Listener, ignore
 from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
 from autotune.tuned.writing import update
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem
 
 
 def execute(
@@ -221,6 +225,7 @@ class Run(Bench):
         known = {problem: result.winner.time_ms.value for problem, result in raced.items()}
         # A configuration that is wrong on one problem or data set must not answer for other problems.
         correct = [entrant for entrant in chosen if entrant in self.space and entrant not in wrong]
+        correct, sizes = verified_answers(self, results, correct)
         if not correct:
             return None, None
         begun_s = self.clock_s()
@@ -228,6 +233,9 @@ class Run(Bench):
         portfolio = timer.portfolio(known, correct, division.portfolio_s())
         if portfolio is None:
             return None, None
+        timed = [*map(Problem, portfolio.problems)]
+        verified = ranges_of(self.kernel, [*sizes, *timed], timed)
+        portfolio = msgspec.structs.replace(portfolio, verified=verified)
         matrix = TimeMatrix(correct, stored_sizes(self, self.store, wrong))
         left_s = division.random_sizes_s() - (self.clock_s() - begun_s)
         if left_s > 0:

@@ -76,7 +76,6 @@ class ProblemTuner:
             self._entrants(found),
             seconds,
             meanwhile=partial(self._expect, following),
-            search_s=found.seconds,
         )
 
     def clock_s(self) -> float:

@@ -69,6 +69,9 @@ class TunedConfig(Mapping[str, Any]):
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     origin : TuningOrigin or None
         Date, method and sources of the tuning; None if the answer is not from a tuned problem.
+    verified : bool
+        Whether the configuration was verified at this size, or at sizes below and above it in each field.
+        False without a record of such a size: its results may be wrong there.
     requires_met : bool
         False if not even the default is valid: for this problem, or on this architecture.
     """
@@ -88,6 +91,7 @@ class TunedConfig(Mapping[str, Any]):
     objective: str
     source: str
     origin: TuningOrigin | None
+    verified: bool
     requires_met: bool
 
     def __getitem__(self, name: str) -> Value:
@@ -135,7 +139,7 @@ def answer(
         if known := first_calls.find(device, fields, deterministic):
             source, entry = known
             if plan := table.plan_of(entry.configuration, fields, deterministic):
-                hit = Hit(plan, None, FIRST_CALL)
+                hit = Hit(plan, None, FIRST_CALL, verified=found.verified)
                 of_plan = tuned_config(table, hit, values, layout, arch_name)
                 of_plan = replace(of_plan, stale_reasons=table.newest.stale_reasons(entry))
                 return _of_first_call(entry, source, of_plan, found.expected_ms)
@@ -213,6 +217,7 @@ def tuned_config(
         exclusive=plan.exclusive,
         deterministic=plan.deterministic,
         origin=tuned.origin if tuned else None,
+        verified=hit.verified,
         requires_met=is_valid and plan.allows(fields),
     )
 

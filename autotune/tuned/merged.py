@@ -19,8 +19,10 @@ from autotune.answers.table import (
     Plan,
     ProblemKey,
     Question,
+    SizeRange,
     Value,
     answer,
+    covers,
     distance,
     expected_of,
     place_of,
@@ -57,6 +59,8 @@ class LookupRow(NamedTuple):
     origin: RecordFile
     #: The record's entry of this problem; None if it was not tuned.
     tuned: TunedProblem | None = None
+    #: Sizes at which the configurations of the row and its table were verified.
+    verified: tuple[SizeRange, ...] = ()
     #: The table that the row is part of; None for a row of its own.
     table: AnswerTable | None = None
 
@@ -81,6 +85,8 @@ class Hit(NamedTuple):
     median_fraction: float | None = None
     #: Expected time in ms; None: unknown.
     expected_ms: float | None = None
+    #: Whether the size of the problem is in a range of verified sizes.
+    verified: bool = False
 
 
 class Group(msgspec.Struct, eq=False, frozen=True):
@@ -198,7 +204,7 @@ def pick(
             quality = exact if is_exact else near
             if asked.is_plain and quality in (EXACT, NEAREST_PROBLEM):
                 return hit._replace(quality=quality)
-            return Hit(hit.plan, hit.row, quality)
+            return Hit(hit.plan, hit.row, quality, verified=hit.verified)
     return Hit(table.default, None, DEFAULT)
 
 
@@ -230,7 +236,7 @@ def _search(
     if row and plan:
         share = 1.0 if plan is row.plans[0] else row.share_of_second
         known_ms = row.tuned.median_ms if row.tuned and plan is row.plans[0] else None
-        return Hit(plan, row, EXACT, share, share, known_ms)
+        return Hit(plan, row, EXACT, share, share, known_ms, verified=True)
     is_plain = asked.is_plain and not deterministic
     question = Question(asked.problem, asked.place, asked.fields, is_plain, is_able)
     found = answer(group.near.values(), question)
@@ -238,7 +244,8 @@ def _search(
         return None
     # The shares were measured without the demand for determinism.
     shares = (None, None) if deterministic else (found.expected_fraction, found.median_fraction)
-    return Hit(found.plan, found.row, NEAREST_PROBLEM, *shares, found.expected_ms)
+    verified = covers(found.row.verified, asked.fields)
+    return Hit(found.plan, found.row, NEAREST_PROBLEM, *shares, found.expected_ms, verified)
 
 
 def _candidates(
@@ -363,8 +370,15 @@ def _of_device(
         for entry in known.record.problems:
             problem = table.key(entry.problem)
             if problem not in exact and not newest.stale_reasons(entry):
-                place, answers = place_of(problem), tables.get(problem)
-                exact[problem] = LookupRow(problem, place, entry.plans, known, entry, answers)
+                exact[problem] = LookupRow(
+                    problem,
+                    place_of(problem),
+                    entry.plans,
+                    known,
+                    entry,
+                    entry.verified,
+                    tables.get(problem),
+                )
     chosen = current[:1]
     for known in current[1:]:
         if known.record.portfolio.is_far_wider(chosen[0].record.portfolio):
@@ -374,7 +388,8 @@ def _of_device(
             problem, tuned = table.key(row.problem), known.record.tuned(row.problem)
             if tuned and newest.stale_reasons(tuned):
                 tuned = None
-            near[problem] = LookupRow(problem, place_of(problem), row.plans, known, tuned, answers)
+            place, verified = place_of(problem), known.record.portfolio.verified
+            near[problem] = LookupRow(problem, place, row.plans, known, tuned, verified, answers)
     tabled = list(near.values())
     for problem, winner in exact.items():
         if problem not in near and _is_unexpected(winner, tabled):

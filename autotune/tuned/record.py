@@ -21,6 +21,7 @@ from autotune.answers.table import (
     Plan,
     Portfolio,
     Positive,
+    SizeRange,
     Sizes,
     StoredExpression,
     Triple,
@@ -320,6 +321,8 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     #: Name of the limit that binds.
     limit_name: Text | None = None
     checks: Checks | None = None
+    #: Sizes at which the configurations of the plans were verified.
+    verified: tuple[SizeRange, ...] = ()
     #: Metrics of the winner that the kernel declares.
     metrics: Mapping[str, float] = {}
     origin: TuningOrigin

@@ -19,6 +19,7 @@ from autotune.answers.table import (
     Plan,
     Portfolio,
     Prediction,
+    SizeRange,
     Sizes,
     Split,
     Value,
@@ -50,6 +51,7 @@ def check(record: TunedRecord) -> None:
     _check_sources(record)
     _check_dates(record)
     _check_problems(record)
+    _check_ranges(record)
     _check_configurations(record)
     _check_plans(record)
     for number, tuned in enumerate(record.problems):
@@ -133,6 +135,20 @@ def _check_dates(record: TunedRecord) -> None:
 
 def _integers(record: TunedRecord) -> set[str]:
     return {name for name, kind in record.fields.items() if kind == "integer"}
+
+
+def _check_ranges(record: TunedRecord) -> None:
+    """Check that every range of verified sizes has all fields, in their kinds."""
+    problems = enumerate(record.problems)
+    found: list[tuple[Place, Sequence[SizeRange]]] = [
+        (("portfolio", "verified"), record.portfolio.verified),
+        *((("problems", number, "verified"), tuned.verified) for number, tuned in problems),
+    ]
+    kinds = {name: tuple if kind == "integer" else str for name, kind in record.fields.items()}
+    for place, ranges in found:
+        for number, known in enumerate(ranges):
+            if {name: type(value) for name, value in known.items()} != kinds:
+                raise ValueError(wrong((*place, number), dict(known), "a range of each field"))
 
 
 def _check_problems(record: TunedRecord) -> None:
