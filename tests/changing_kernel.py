@@ -21,7 +21,7 @@ from autotune.kernel.source import arguments_fingerprint, definition_of
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.project import project_of
-from autotune.run.plans import default_plan, plan_of
+from autotune.run.plans import default_plan, plan_of, steps_of
 from autotune.run.recording import refitted
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
@@ -31,8 +31,21 @@ from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem
 
 FILES = {
-    "kernels/k.cu": '#include "near.h"\n#include <far.h>\nextern "C" __global__ void k('
-    "const float* x, float* out, int n) { out[0] = FACTOR * NEAR * FAR; }\n",
+    "kernels/k.cu": """#include "dialect.h"
+#include "near.h"
+#include <far.h>
+#ifndef BLOCK
+#define BLOCK 32
+#define ITEMS 4
+#define FACTOR 3
+#endif
+KERNEL(BLOCK, 1, 0) k(GLOBAL const float* x, GLOBAL float* out, int n, GLOBAL float* part) {
+    for (int j = 0; j < ITEMS; ++j) {
+        const int i = (ITEMS * BID(0) + j) * BLOCK + TID(0);
+        if (i < n) out[i] = FACTOR * NEAR * FAR * x[i];
+    }
+}
+""",
     "kernels/near.h": "#define NEAR 1\n",
     "inc/far.h": "#define FAR 1\n",
     "spaces/_help.py": "def items(c):\n    return 4\n",
@@ -43,7 +56,6 @@ from autotune import Kernel, Launch, Out, Problem, ceil_div
 
 k = Kernel(
     "k.cu",
-    backends=["cuda"],
     problems=[Problem(n=n) for n in (1000, 4000, 16000, 64000, 256000)],
     BLOCK=(32, 64, 128),
 )
@@ -51,7 +63,7 @@ k = Kernel(
 
 @k.defines
 def defines(c, p):
-    return {**c, "FACTOR": 3}
+    return {**c, "FACTOR": 3, "ITEMS": items(c)}
 
 
 @k.options
@@ -91,19 +103,19 @@ def tolerance(p):
 }
 #: A file and its edit, by what changes.
 CHANGES = {
-    "source": ("kernels/k.cu", "out[0]", "out[1]"),
-    "include": ("kernels/near.h", "NEAR 1", "NEAR 2"),
-    "header of -I": ("inc/far.h", "FAR 1", "FAR 2"),
-    "launch": ("spaces/k.py", "block=(c.BLOCK,)", "block=(c.BLOCK, 2)"),
+    "source": ("kernels/k.cu", "FAR * x[i]", "(FAR * x[i])"),
+    "include": ("kernels/near.h", "NEAR 1", "NEAR (1)"),
+    "header of -I": ("inc/far.h", "FAR 1", "FAR (1)"),
+    "launch": ("spaces/k.py", "items(c) * c.BLOCK),)", "items(c) * c.BLOCK) + 1,)"),
     "helper module": ("spaces/_help.py", "return 4", "return 1"),
     "requires": ("spaces/k.py", "p.n >= 1", "p.n % 4 == 0"),
     "arguments": ("spaces/k.py", "rng.standard_normal(p.n,", "rng.uniform(1, 2, p.n,"),
-    "reference": ("spaces/k.py", "3 * x", "x * 4"),
-    "tolerance": ("spaces/k.py", "1e-5", "1e-6"),
+    "reference": ("spaces/k.py", "3 * x", "x * 3"),
+    "tolerance": ("spaces/k.py", "1e-5", "2e-5"),
     "scratch": ("spaces/k.py", "Out(8)", "Out(16)"),
-    "options": ("spaces/k.py", '["-Iinc"]', '["-Iinc", "-G"]'),
+    "options": ("spaces/k.py", '["-Iinc"]', '["-Iinc", "-DNEW=1"]'),
     "parameter lists": ("spaces/k.py", "BLOCK=(32, 64, 128)", "BLOCK=(32, 256)"),
-    "defines": ("spaces/k.py", '"FACTOR": 3', '"FACTOR": 5'),
+    "defines": ("spaces/k.py", '"FACTOR": 3', '"NEW": 1, "FACTOR": 3'),
 }
 #: Edits that change no answer.
 HARMLESS = {
@@ -124,6 +136,13 @@ def edit(folder: Path, name: str, old: str, new: str) -> None:
     file.write_bytes(text.replace(old, new).encode())
 
 
+def write_project(folder: Path) -> Path:
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 def tuned(kernel: Kernel, sizes: tuple[int, ...], created: str) -> TunedRecord:
     """Return the record that a run of some sizes would write; times are invented."""
     made = definition_of(kernel)
@@ -133,16 +152,13 @@ def tuned(kernel: Kernel, sizes: tuple[int, ...], created: str) -> TunedRecord:
     def entry_of(size: int) -> Any:
         problem, chosen = Problem(n=size), kernel.completed({"BLOCK": best[size]})
         plan = plan_of(kernel, chosen, problem, DEVICE)
-        arguments = arguments_fingerprint(kernel, problem)
-        options = kernel.compiler_options(chosen, DEVICE)
-        steps = ()
         return entry(
             dict(problem),
             plan,
-            steps=steps,
+            steps=steps_of(kernel, chosen, problem, DEVICE),
             source=made.source,
-            arguments=arguments,
-            options=options,
+            arguments=arguments_fingerprint(kernel, problem),
+            options=kernel.compiler_options(chosen, DEVICE),
             checks=None,
         )
 
@@ -189,8 +205,8 @@ class Changed:
         chosen = Configuration(dict(found))
         now = plan_of(self.kernel, chosen, Problem(n=n), DEVICE)
         assert isinstance(found, TunedConfig)
-        items = self.kernel.call_hook("launch", chosen, Problem(n=n)).grid[0]
-        return (found.block, found.grid) == (now.block, (items, 1, 1)) and (
+        blocks = self.kernel.call_hook("launch", chosen, Problem(n=n)).grid[0]
+        return (found.block, found.grid) == (now.block, (blocks, 1, 1)) and (
             not found.requires_met or now.allows({"n": n})
         )
 
@@ -203,10 +219,7 @@ def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
     def change(what: tuple[str, str, str], again: bool) -> Changed:
-        folder = tmp_path / "project"
-        for name, text in FILES.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
+        folder = write_project(tmp_path / "project")
         monkeypatch.chdir(folder)
         place = Path(user_folder(project_of(folder)))
         space = folder / "spaces" / "k.py"

@@ -194,12 +194,14 @@ def _record_of(kernel: str, spaces: Path | None) -> tuple[str, Project, Kernel |
 
 @contextmanager
 def _comparing() -> Iterator[None]:
-    """Warn if a kernel's files cannot be read to compare them with its record."""
+    """Warn if a space file fails; without a package that it needs, `lookup` alone compares the files."""
     from autotune.errors import MissingDependencyError, SpecError
 
     try:
         yield
-    except (SpecError, MissingDependencyError) as error:
+    except MissingDependencyError:
+        pass
+    except SpecError as error:
         warn(f"cannot compare the record with its kernel: {error}")
 
 

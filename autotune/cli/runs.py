@@ -390,6 +390,13 @@ def say_where(result: RunResult, published: Published) -> None:
         if outcome.action == "kept":
             why = f"{outcome.reason}; to replace it, add --accept"
             click.echo(f"{words(outcome.problem)}: the recorded entry stays: {why}", err=True)
+    problems = published.record.problems
+    if older := [entry for entry in problems if published.record.stale_reasons(entry)]:
+        click.echo(
+            f"{len(older)} of {len(problems)} recorded problems were tuned before the kernel changed, so they "
+            f"answer nothing; run: autotune retune {published.record.kernel} --stale",
+            err=True,
+        )
     click.echo(f"header:  {published.header_file}", err=True)
     click.echo(f"record:  {published.json_file}", err=True)
     click.echo(f"report:  {published.html_file or published.markdown_file}", err=True)
