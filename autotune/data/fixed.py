@@ -130,4 +130,4 @@ def redraws(
         drawn[[0, -1]] = low, high
         yield f"np.sort({text})", drawn.reshape(shape)
     else:
-        yield text, np.where(drawn == values, low + high - drawn, drawn)
+        yield text, np.where(drawn == values, high - drawn + low, drawn).astype(values.dtype)
