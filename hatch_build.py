@@ -8,21 +8,27 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUNDLED = ("kernels/**/*.cu", "kernels/**/*.h", "kernels/**/*.cuh", "spaces/**/*.py")
-CPP = ("cpp/cmake/*.cmake", "cpp/pkgconfig/*.pc", "cpp/include/autotune/*.hpp")
+#: Folders of which every file is bundled: a list of suffixes would miss the file of the next language.
+FOLDERS = ("kernels", "spaces", "cpp/cmake", "cpp/pkgconfig", "cpp/include/autotune")
+CACHED = "__pycache__"
 REPORTS = ("reports/**/*.json",)
 MEASURED_ON_CPU = "opencl_"  # git-ignored folders: one machine's CPU is nobody else's
 
 
 class BundleHook(BuildHookInterface):
-    """Maps the files to their place in the wheel, one by one, so nothing else slips in."""
+    """Maps the files to their place in the wheel, one by one."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the files to hatchling's ``force_include``."""
         if version == "editable":
             return
         root = Path(self.root)
-        paths = [path for pattern in BUNDLED + CPP for path in root.glob(pattern)]
+        paths = [
+            path
+            for folder in FOLDERS
+            for path in (root / folder).rglob("*")
+            if path.is_file() and CACHED not in path.parts
+        ]
         paths += [
             path
             for pattern in REPORTS

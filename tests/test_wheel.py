@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import os
 import pickle
 import re
 import shutil
@@ -10,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+import zipfile
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -17,6 +20,8 @@ import msgspec
 import pytest
 
 from autotune.errors import AutotuneError, MissingDependencyError, extra_of, install, needing
+from autotune.kernel.catalog import load_file
+from autotune.kernel.source import own_fingerprint, source_fingerprint
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,17 +65,91 @@ def test_lookup_answers_from_what_ships(built: Path, tmp_path: Path) -> None:
     assert str(tmp_path) not in source
 
 
-def test_kernels_spaces_and_headers_are_inside(built: Path, tmp_path: Path) -> None:
-    code = "from autotune.kernel.catalog import bundled_folder as f; import json; "
-    code += "print(json.dumps([sorted(str(p.relative_to(f(k))) for p in f(k).rglob('*.*')) "
-    code += "for k in ('kernels', 'spaces', 'reports', 'cpp')]))"
-    kernels, spaces, reports, cpp = json.loads(_run(built, code, tmp_path))
-    assert {"sgemm.cu", "sgemm_cuda.cu", "reduce.cu", "dialect.h", "study/chase.cu"} <= set(kernels)
-    assert {"sgemm.py", "reduce.py", "study/chase.py"} <= set(spaces)
-    assert {"sgemm.json", "reduce.json"} <= {Path(name).name for name in reports}
-    assert not [name for name in reports if name.endswith(".hpp")]
-    names = {Path(name).name for name in cpp}
-    assert {"sgemm.hpp", "autotune-config.cmake", "autotune.pc"} <= names
+def test_what_ships_is_inside(built: Path) -> None:
+    """All files of the checkout's folders, whatever their suffix, and no others."""
+    (wheel,) = built.parents[2].glob("*.whl")
+    folders = ("kernels", "spaces", "cpp/cmake", "cpp/pkgconfig", "cpp/include/autotune", "reports")
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    wanted = {name for name in listed.splitlines() if not name.endswith(".md")}
+    inside = "autotune/_bundled/"
+    names = zipfile.ZipFile(wheel).namelist()
+    found = {name.removeprefix(inside) for name in names if name.startswith(inside)}
+    assert found == wanted
+    assert {"kernels/rows.py", "spaces/study/chase.py", "cpp/pkgconfig/autotune.pc"} <= found
+
+
+def _installed(built: Path, code: str, folder: Path, *words: str) -> str:
+    """Run code in an empty folder with the wheel and all packages; return its standard output."""
+    (site,) = built.parents[2].glob("venv/lib/*/site-packages")
+    alone = {**os.environ, "PYTHONPATH": str(site)}
+    code = f"import autotune; assert autotune.__file__.startswith({str(site)!r})\n{code}"
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, env=alone, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _kernels(spaces: Path) -> dict[str, list[str]]:
+    """Return the fingerprints of all kernels in a folder, by name."""
+    kernels = [load_file(file) for file in sorted(spaces.rglob("[!_]*.py"))]
+    return {
+        kernel.name: [source_fingerprint(kernel), own_fingerprint(kernel)] for kernel in kernels
+    }
+
+
+def test_its_kernels_are_those_of_the_checkout(built: Path, tmp_path: Path) -> None:
+    """Sources with includes and modules, space files with theirs: no shipped record is stale."""
+    code = "import json\nfrom pathlib import Path\n"
+    code += "from autotune.kernel.catalog import bundled_folder, load_file\n"
+    code += "from autotune.kernel.source import own_fingerprint, source_fingerprint\n"
+    code += inspect.getsource(_kernels)
+    code += "print(json.dumps(_kernels(Path(bundled_folder('spaces')))))"
+    found = json.loads(_installed(built, code, tmp_path))
+    assert found == _kernels(ROOT / "spaces")
+    assert {"softmax", "sgemm", "chase"} <= found.keys()
+
+
+#: Commands with each kernel: the problem is the first that a record has.
+COMMANDS = """
+import json, os, sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from autotune import load
+from autotune.cli import run
+from autotune.kernel.catalog import bundled_folder, find_kernel
+name, reports = sys.argv[1], Path(bundled_folder("reports"))
+record = json.loads(next(reports.glob(f"NVIDIA_H*/{name}.json")).read_text())
+problem = ",".join(f"{field}={value}" for field, value in record["problems"][0]["problem"].items())
+out = StringIO()
+with redirect_stdout(out):
+    assert run(["lookup", name, problem, "--device", record["device"]["name"], "--json"]) == 0
+answer = json.loads(out.getvalue())
+assert not answer["stale_reasons"], answer
+assert run(["export", name, "header", "--out", "out"]) == 0 and Path(f"out/{name}.hpp").exists()
+if "call" in find_kernel(name).hooks:
+    assert load(name).kernel.name == name
+assert run(["check", name, "--samples", "1", "--arch", "sm_90"]) == 0
+"""
+
+
+@pytest.mark.full
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("name", sorted(file.stem for file in (ROOT / "spaces").rglob("[!_]*.py")))
+def test_every_kernel_works_from_an_empty_folder(built: Path, tmp_path: Path, name: str) -> None:
+    _installed(built, COMMANDS, tmp_path, name)
+
+
+@pytest.mark.full
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_a_kernel_is_called_from_an_empty_folder(built: Path, tmp_path: Path) -> None:
+    code = "import numpy as np\nfrom autotune import load\n"
+    code += "x = np.arange(6, dtype=np.float32).reshape(2, 3)\n"
+    code += "print((load('transpose')(x) == x.T).all())"
+    assert _installed(built, code, tmp_path).split() == ["True"]
 
 
 def test_public_names_without_numpy(built: Path, tmp_path: Path) -> None:
