@@ -169,6 +169,8 @@ def test_what_only_aged_is_measured_again_and_confirmed(
         ("2026-11-20T10:59:59+00:00", ["it was measured 36 hours ago"]),
         ("2026-11-20", ["it was measured 47 hours ago"]),
         ("2026-11-01", ["it was measured 20 days ago"]),
+        ("2026-11-22", []),  # the clock of another machine
+        ("2099-01-01", ["it has a date in the future: 2099-01-01"]),
     ],
 )
 def test_ages_are_told_to_the_second(
@@ -313,6 +315,20 @@ def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -
     assert row["why"] == "never tuned here"
     assert file.with_name("saxpy.json.damaged").exists()
     assert read(file).problems
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_date_that_is_none_hides_no_other_record(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_record("saxpy", tuned_on="yesterday")
+    edit_record("twin", source="beef")
+    shutil.rmtree("reports")
+    assert run(["retune", *NAMES, "--stale", *SHORT, "--dry-run", "--json"]) == 0
+    out, err = capsys.readouterr()
+    rows = {row["kernel"]: row["why"] for row in json.loads(out)}
+    assert rows == {"saxpy": "never tuned here", "twin": "its source changed"}
+    assert "saxpy.json: not a tuned record, or damaged: problems[0].origin.tuned_on is" in err
 
 
 @pytest.mark.usefixtures("no_process")
