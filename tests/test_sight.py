@@ -66,8 +66,13 @@ BIAS = ('"x": x,', '"x": x, "bias": rng.standard_normal(3),')
         (("return factor * x", "return x.max() / 3"), ("Out(p.n)", "Out(1)")),
         (BIAS, ("return factor * x", "return factor * x / 7")),  # an input that nothing reads
         (("return factor * x", "return x / np.sqrt((x * x).mean())"),),
+        (
+            ("dtype=np.float32", "dtype=np.float64"),
+            ("return factor * x", "return x.sum()"),
+            ("Out(p.n)", "Out(1, 'float64')"),
+        ),  # its order changes the rounding of the reference
     ],
-    ids=["softmax", "exact", "clamp", "sum of positive", "max", "unread", "norm"],
+    ids=["softmax", "exact", "clamp", "sum of positive", "max", "unread", "norm", "order"],
 )
 def test_what_is_noticed_or_cannot_matter_is_no_fault(unseen, edits):
     assert unseen(*edits) == ()
@@ -157,8 +162,8 @@ def with_content(content, reference):
          'rng.permutation(p.n).astype("int64")'),
         ("np.arange(p.n, dtype=np.int32)[::-1]", "x[w]", "a regular pattern",
          "rng.integers(0, 1000, p.n)"),
-        ("np.arange(0, 8 * p.n, 8, np.int32)", "np.add.reduceat(x, w)", "a regular pattern",
-         "np.sort(rng.integers(0, 7993, p.n))"),
+        ("np.arange(0, 8 * p.n, 8, np.int32)", "[np.add.reduceat(x, w)][7992 - w[-1]]",
+         "a regular pattern", "np.sort(rng.integers(0, 7993, p.n))"),
         ("np.repeat(np.arange(p.n, dtype=np.int32), 8)", "np.bincount(w, x)", "a regular pattern",
          "np.sort(rng.integers(0, 1000, 8000))"),
         ("np.full(p.n, 8, np.int32)", "(x.reshape(-1, 8) * (np.arange(8) < w[:, None])).sum(1)", "8",
@@ -173,7 +178,7 @@ def with_content(content, reference):
         ("3", "sum(np.roll(x, d) for d in range(-w, w + 1))[::8]", "3", "rng.integers(1, 4)"),
         ("np.uint64(2**63)", "x[::8] + w % 1001", "9223372036854775808", "rng.integers("),
         ("np.bool_(True)", "x[::8] if w else -x[::8]", "True", 'rng.integers(0, 2, dtype="bool")'),
-        ("2.5", "w * x[::8]", "2.5", "rng.uniform(1.25, 2.5)"),
+        ("[2.5][p.n % 500]", "w * x[::8]", "2.5", "rng.uniform(1.25, 2.5)"),  # raises at other sizes
         ("np.float64(0)", "w + x[::8]", "0.0", 'rng.uniform(0, 1).astype("float64")'),
     ],
 )  # fmt: skip
@@ -234,6 +239,12 @@ def test_the_smallest_problem_with_enough_elements_is_tried_once(tmp_path, unsee
     assert "x[" in str(first)
     assert unseen(*edits) == (first, second)
     assert len((tmp_path / "calls").read_text()) == calls < 24
+
+
+@pytest.mark.parametrize("sign", "<>")
+def test_an_element_that_shows_is_looked_for(unseen, sign):
+    edit = ("return factor * x", f"return np.where(x {sign} 0, x, 0) / 3")
+    assert "missing element of x: x[" in str(unseen(edit, tolerance(9))[0])
 
 
 def test_a_reference_that_refuses_a_change_says_nothing(unseen):

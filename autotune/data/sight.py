@@ -40,8 +40,6 @@ _MAX_CHANGES = 4
 _MAX_SECONDS = 3.0
 #: Largest change of the reference that may be its own rounding, as a share of its largest value.
 _ROUNDING = 2.0**-40
-#: An element is affected if it changes by more than this number of its rounding errors.
-_NOTABLE = 16
 
 #: Yields descriptions of changes of an input, and the changed values.
 _Changes: TypeAlias = Callable[[Argument, NDArray[Any]], Iterator[tuple[str, NDArray[Any]]]]
@@ -208,38 +206,33 @@ def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Ef
     """Return the effect with the largest share of its bound, and the largest effect on any other element.
 
     An element of a softmax shows in its own result, though its share of the sum may not show in others.
-    Other elements count if they change by more than their rounding.
     """
     found = [_Effect(), _Effect()]
     for name, values in results.items():
-        errors, bounds, notable = _compared(dataset, name, values)
+        errors, bounds = _compared(dataset, name, values)
         share = np.divide(errors, bounds, out=np.where(errors, np.inf, 0.0), where=bounds > 0)
         for place in range(2):
             at = int(np.argmax(share))
             effect = _Effect(float(share[at]), name, float(errors[at]), float(bounds[at]))
             found[place] = max(found[place], effect)
-            share = np.where(notable, share, 0)
             share[at] = 0
     return found[0], found[1]
 
 
 def _compared(
     dataset: Dataset, name: str, values: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return errors and bounds of an output's elements, and a mask of errors that exceed rounding."""
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return errors and bounds of an output's elements."""
     expected, bounds = dataset.expected(name), dataset.element_bounds(name)
     if expected.dtype.kind not in "fc":
         errors = (values != expected).reshape(-1).astype(np.float64)
-        return errors, np.zeros(errors.shape), errors > 0
+        return errors, np.zeros(errors.shape)
     want, got = tolerance.parts(expected), tolerance.parts(converted(values, values.dtype))
     if bounds is None:
         bounds = np.broadcast_to(np.float64(dataset.bounds[name]), want.shape)
-    info = next(argument.info for argument in dataset.arguments if argument.name == name)
     with np.errstate(all="ignore"):
         errors = np.abs(got - want)
         errors[(got == want) | (np.isnan(got) & np.isnan(want))] = 0
         errors[np.isnan(errors)] = np.inf
         errors[errors <= _ROUNDING * tolerance.largest(want)] = 0
-        # Kernels of half precision compute in float32, so changes below the rounding of a half count too.
-        eps = min(info.eps, np.finfo(np.float32).eps)
-        return errors, bounds, errors > _NOTABLE * eps * np.abs(want)
+    return errors, bounds
