@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sample_spaces import write_space
 
 from autotune import cache
+from autotune.cli import run
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import Draw
 from autotune.data.prepare import prepare_dataset
@@ -634,3 +635,12 @@ def test_other_methods_of_the_generator_draw_other_numbers_than_arrays_do():
     arrays = [draw.standard_normal(64, np.float64) for _ in range(2)]
     other = np.random.Generator.standard_normal(draw, 64)
     assert not np.isin(other, arrays).any()
+
+
+def test_a_shape_that_depends_on_the_draw_is_one_error(tmp_path, opencl_device, capsys):
+    drawn = "x = rng.standard_normal(int(rng.integers(100, 900)))"
+    write_space(tmp_path, ("x = rng.standard_normal(p.n, dtype=np.float32)", drawn))
+    assert run(["check", "scale", "--spaces", str(tmp_path / "spaces")]) == 2
+    assert (
+        "on random data; names, shapes and types must not depend on rng" in capsys.readouterr().err
+    )

@@ -138,3 +138,12 @@ def test_an_edited_space_file_is_not_overwritten(tmp_path, capsys):
     assert new(tmp_path, source) == 2
     assert f"{os.fspath(space)} exists" in capsys.readouterr().err
     assert space.read_text().endswith("# mine\n")
+
+
+def test_check_interprets_a_smaller_size_than_declared(tmp_path):
+    pytest.importorskip("triton")
+    assert new(tmp_path, f"{written(tmp_path, 'add.py', ADD)}:add") == 0
+    completed(tmp_path / "spaces/add.py", "x_ptr + y")
+    report = check_kernel(loaded(tmp_path, "add"), ("sm_80",), samples=1, seed=0)
+    assert any("verified on (n=8192), smaller than any declared" in note for note in report.notes)
+    assert [sample["result"] for sample in report.samples] == ["compiled", "verified"]

@@ -41,6 +41,8 @@ from autotune.values import Configuration, Problem, by_category, category_of, si
 
 #: Maximum number of configurations that are examined to find one that a problem allows.
 _MAX_EXAMINED = 20_000
+#: Product of a problem's fields up to which an interpreter takes seconds.
+_INTERPRETED_SIZE = 1 << 13
 
 
 @dataclass
@@ -144,7 +146,7 @@ class _DeviceCheck:
             return
         edges = kernel.edges_on(device)
         if device.backend == "interpreter":
-            ordered = sorted(edges or [min(kernel.all_problems(), key=size_of)], key=size_of)
+            ordered = sorted(edges or [self._interpretable()], key=size_of)
             self._interpret(space, list(dict.fromkeys([*_by_kind(ordered), *ordered])))
             return
         problems = tuple(dict.fromkeys([*edges, kernel.first_problem(device.backend)]))
@@ -154,6 +156,29 @@ class _DeviceCheck:
             self._check_sample(sample, lambda c: verified(bench, c, next(turns)))
             differing = differences(bench, {sample[0]: problems[-1]})
         self._report.notes += [message(kernel.name, texts) for texts in differing.values()]
+
+    def _interpretable(self) -> Problem:
+        """Return the smallest problem with its fields halved until an interpreter is fast enough."""
+        smallest = min(self._kernel.all_problems(), key=size_of)
+        sizes = dict(smallest)
+        halved = [
+            name
+            for name, value in sizes.items()
+            if isinstance(value, int)
+            and name not in self._kernel.static
+            and name in self._kernel.fields
+        ]
+        while halved and size_of(sizes) > _INTERPRETED_SIZE:
+            largest = max(halved, key=lambda name: sizes[name])
+            if sizes[largest] < 2:
+                break
+            sizes[largest] = (sizes[largest] + 1) // 2
+        if sizes != dict(smallest):
+            self._note(
+                f"an interpreter is slow, so the sample is verified on ({Problem(sizes)}), smaller than any "
+                "declared problem; give edge_problems to choose"
+            )
+        return Problem(sizes)
 
     def _interpret(self, space: Space, problems: Sequence[Problem]) -> None:
         """Verify a sample on each problem within the time limits; note the other problems."""

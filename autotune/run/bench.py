@@ -25,6 +25,7 @@ from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
+from autotune.errors import SpecError
 from autotune.kernel.snapshot import Origin, origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
@@ -242,6 +243,7 @@ class Bench:
                 datasets = tuple(map(make, names))
             else:
                 datasets = tuple(in_threads(make, names, len(names)))
+            _require_equal_shapes(self.kernel, problem, datasets)
             job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
             job = self._agreed(job)
             self.site.place(self.worker, job)
@@ -339,3 +341,16 @@ def stopping_rule(device: Device) -> StoppingRule:
     if device.is_cuda:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
     return StoppingRule(false_stop=0.0, longest_discarded_ms=1.0, max_seconds=0.1)
+
+
+def _require_equal_shapes(kernel: Kernel, problem: Problem, datasets: Sequence[Dataset]) -> None:
+    """Raise `SpecError` if an argument has another shape or type in another data set of the problem."""
+    first = datasets[0]
+    for other in datasets[1:]:
+        for here, there in zip(first.arguments, other.arguments, strict=False):
+            if (here.name, here.shape, here.dtype) != (there.name, there.shape, there.dtype):
+                raise SpecError(
+                    f"{kernel.name} ({problem}): {here.name} is {here.dtype}{list(here.shape)} on {first.name} "
+                    f"data, and {there.name} is {there.dtype}{list(there.shape)} on {other.name} data; names, "
+                    "shapes and types must not depend on rng: draw as many elements as the problem says"
+                )
