@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from test_importing import COST, FALSIFIED, FIRST, TABLE, edited, kernel, small, spaces
 
@@ -18,10 +19,11 @@ from autotune.checking.launch_faults import record_faults
 from autotune.cli import run
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.spec import Kernel
+from autotune.run.recording import recomputed
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.merged import QUALITIES
 from autotune.tuned.reading import decode, read
-from autotune.tuned.record import TunedRecord
+from autotune.tuned.record import RecordedDevice, TunedRecord
 from autotune.tuned.writing import encode
 
 __all__ = ["kernel", "small", "spaces"]  # fixtures
@@ -163,6 +165,9 @@ def _falsified(name: str, made: TunedRecord) -> bytes:
     return edited(made, path, value(json.loads(encode(made))) if callable(value) else value)
 
 
+ARCHS = ("sm_90", "sm_80", "opencl_cpu")
+
+
 def test_there_are_more_than_sixty() -> None:
     assert len(EDITS) + len(BYTES) > 100
 
@@ -171,12 +176,23 @@ def _answers() -> list[Any]:
     """Qualities and answers of lookup; a stale answer is empty, since it says so."""
     found = list[Any]()
     for n in (1, 1000, 1001, 6000, 20_000, 50_000, 90_000, 10**7):
-        for where in ({"device": "Test GPU"}, {"arch": "sm_90"}, {"arch": "sm_80"}):
+        for where in ({"device": "Test GPU"}, *({"arch": a} for a in ARCHS)):
             each = lookup("scale", n=n, **where)
             launch = each.block, each.grid, each.shared_bytes, each.exclusive, each.deterministic
             answer = dict(each), *launch, each.requires_met
             found.append((QUALITIES.index(each.quality), () if each.stale_reasons else answer))
     return found
+
+
+@pytest.fixture(params=["cuda", pytest.param("opencl", marks=pytest.mark.full)])
+def made(request: pytest.FixtureRequest, small: TunedRecord, kernel: Kernel) -> TunedRecord:
+    """A record of a GPU, and one of a CPU through OpenCL."""
+    if request.param == "cuda":
+        return small
+    cpu = RecordedDevice(
+        backend="opencl", name="Test GPU", arch="opencl_cpu", max_threads_per_block=4096
+    )
+    return recomputed(msgspec.structs.replace(small, device=cpu), kernel)
 
 
 @pytest.fixture
@@ -192,12 +208,16 @@ def laid(small: TunedRecord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("name", [*EDITS, *BYTES])
 def test_laid_by_hand_it_changes_no_answer_silently(
-    name: str, small: TunedRecord, kernel: Kernel, laid: Path
+    name: str, made: TunedRecord, kernel: Kernel, laid: Path
 ) -> None:
-    laid.write_bytes(encode(small))
+    if name == "architecture" and made.device.backend == "opencl":
+        pytest.skip("a plan for OpenCL has no architectures")
+    laid = laid.parents[1] / made.device.folder / laid.name
+    laid.parent.mkdir(exist_ok=True)
+    laid.write_bytes(encode(made))
     clear_cache()
     right = _answers()
-    laid.write_bytes(_falsified(name, small))
+    laid.write_bytes(_falsified(name, made))
     clear_cache()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

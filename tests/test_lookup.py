@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import reduce
 from math import isqrt
 from operator import getitem
@@ -40,6 +41,7 @@ from sample_records import (
 
 import autotune
 from autotune.answers.table import AnswerTable, Cost, Portfolio, Prediction, TableRow, sixteenths
+from autotune.devices.device import arch_of_model, for_arch
 from autotune.errors import UsageError
 from autotune.files import bundled_path
 from autotune.project import bundled_project
@@ -593,6 +595,30 @@ def test_the_newest_of_a_day_says_what_the_shape_is(
 
 
 # ---------------------------------------------------------------------- which device is this
+
+
+def test_a_record_of_another_architecture_is_not_of_the_device_with_its_name(
+    tuned_folder: Path,
+) -> None:
+    gpu = replace(for_arch("sm_86"), name="Test GPU A")
+    assert lookup(KERNEL, device="Test GPU A", **problem(512, 512)).quality == "exact"
+    assert lookup(KERNEL, device=gpu, **problem(512, 512)).quality == "nearest_arch"
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "sm_80"),
+        ("NVIDIA A10G", "sm_86"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "sm_90"),
+        ("NVIDIA GeForce RTX 2080 Ti", "sm_75"),
+        ("NVIDIA GeForce RTX 4090 D", "sm_89"),
+        ("NVIDIA RTX A1000", None),
+        ("AMD EPYC 7B13", None),
+    ],
+)
+def test_common_models_have_an_architecture(name: str, arch: str | None) -> None:
+    assert arch_of_model(name) == arch
 
 
 def test_the_environment_names_the_architecture(
