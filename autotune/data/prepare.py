@@ -128,14 +128,6 @@ def _write_dataset(
     (folder / MANIFEST).write_bytes(encoded_manifest(made))
 
 
-def drawn_inputs(kernel: Kernel, problem: Problem, folder: Path, seed: int = 0) -> Dataset:
-    """Draw the inputs of a random data set into a folder; return them without expected outputs."""
-    key = int(dataset_key(kernel, problem, RANDOM, seed)[:32], 16)
-    drawn = _drawn_arguments(kernel.of_problem(problem), problem, Draw(exact=False, key=key))
-    save_arrays(folder, drawn[1])
-    return Dataset(RANDOM, folder, tuple(drawn[0]), {}, seed)
-
-
 def _drawn_arguments(
     kernel: Kernel, problem: Problem, draw: Draw
 ) -> tuple[list[Argument], dict[str, NDArray[Any]]]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from autotune.arrays import converted, narrowed, widened_bfloat16
 from autotune.data.arguments import Argument
@@ -144,11 +144,6 @@ def reevaluated(
 class Numbers(np.ndarray[Any, Any]):
     """Integers as floating-point numbers, for a reference that computes with them."""
 
-    @classmethod
-    def of(cls, values: NDArray[Any], dtype: DTypeLike = np.float64) -> Numbers:
-        """Return the values of an array."""
-        return values.astype(dtype).view(cls)
-
     def astype(self, dtype: Any, *args: Any, **named: Any) -> Any:
         """Keep the type instead of a type of integers."""
         return self if np.dtype(dtype).kind in "iu" else super().astype(dtype, *args, **named)
@@ -173,7 +168,7 @@ def computes_with(kernel: Kernel, dataset: Dataset, argument: Argument) -> bool:
     The reference gets NaN in place of the elements. NumPy and Python refuse to index and to count with NaN.
     """
     nan = np.full(argument.shape, np.nan)
-    values = Numbers.of(nan) if argument.value_type.kind in "iu" else nan
+    values = nan.view(Numbers) if argument.value_type.kind in "iu" else nan
     arrays = {**_inputs(dataset, {argument.name}), argument.name: values}
     try:
         _called(kernel, dataset.arguments, arrays, invalid="raise")

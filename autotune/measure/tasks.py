@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from autotune.devices.base import (
     Side,
     Timer,
 )
+from autotune.errors import SpecError
 from autotune.kernel.launches import complete_launches
 from autotune.measure import verify
 from autotune.measure.launchable import Launchable
@@ -127,9 +129,14 @@ def write_results(
 
 
 def write_extremes(job: Job, seed: int, folder: Path) -> list[ExtremeData]:
-    """Write data with extreme values. The reference runs in this process, because it may not end on them."""
+    """Write data with extreme values; none if the kernel's functions refuse the problem.
+
+    The reference runs in this process, because it may not end on such values.
+    """
     _, _, kernel = current()
-    return extreme_data(kernel, job.problem, seed, folder)
+    with suppress(SpecError):
+        return extreme_data(kernel, job.problem, seed, folder)
+    return []
 
 
 def _tried(
