@@ -638,8 +638,9 @@ def test_other_methods_of_the_generator_draw_other_numbers_than_arrays_do():
 
 
 def test_a_shape_that_depends_on_the_draw_is_one_error(tmp_path, opencl_device, capsys):
-    drawn = "x = rng.standard_normal(int(rng.integers(100, 900)))"
-    write_space(tmp_path, ("x = rng.standard_normal(p.n, dtype=np.float32)", drawn))
+    drawn = "x = rng.standard_normal(p.n + int(rng.integers(1, 900)))"
+    edit = "x = rng.standard_normal(p.n, dtype=np.float32)", drawn
+    write_space(tmp_path, edit, ("factor * x", "factor * x[:1000]"))
     assert run(["check", "scale", "--spaces", str(tmp_path / "spaces")]) == 2
     assert (
         "on random data; names, shapes and types must not depend on rng" in capsys.readouterr().err
