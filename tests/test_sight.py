@@ -214,6 +214,12 @@ def test_content_that_varies_or_does_not_matter_is_no_fault(unseen, content, ref
     assert unseen(*with_content(content, reference)) == ()
 
 
+@pytest.mark.parametrize("content", ["p.radius", "int(p.kind == 'even')"])
+def test_a_field_of_the_problem_is_no_fault(unseen, content):
+    fields = ("Problem(n=1000)", "Problem(n=1000, radius=3, kind='even')")
+    assert unseen(*with_content(content, "w * x[::8]"), fields) == ()
+
+
 def test_content_that_another_problem_changes_is_no_fault(unseen):
     """Its starts of rows are regular for one kind of matrix alone."""
     edits = (

@@ -63,11 +63,10 @@ def fixed_inputs(
 
 
 def _other_problems(problem: Problem, problems: Sequence[Problem]) -> Iterator[Problem]:
-    """Yield problems with one size changed, then the declared problems."""
+    """Yield problems with one field changed, then the declared problems."""
     for name, value in problem.items():
-        if type(value) is int:
-            yield problem.replace(**{name: value + 1})
-            yield problem.replace(**{name: 2 * value})
+        for changed in (value + 1, 2 * value) if isinstance(value, int) else ("",):
+            yield problem.replace(**{name: changed})
     yield from (other for other in problems if size_of(other) <= _MAX_SIZE)
 
 
