@@ -24,7 +24,7 @@ from autotune.calling.choice import choose
 from autotune.calling.libraries import Numpy
 from autotune.data.arguments import declared_arguments
 from autotune.devices.choose import choose_device
-from autotune.devices.device import for_arch
+from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder, find_kernel
 from autotune.kernel.operand import Instead, NothingToDo, Operand
@@ -187,8 +187,9 @@ def test_a_device_without_a_valid_default_is_said(axpy):
 @pytest.mark.parametrize("largest", [64, 32])
 def test_a_block_that_an_opencl_device_does_not_allow_is_not_chosen(axpy, tmp_path, largest):
     """No constraint says what every launch has to keep."""
-    device = replace(for_arch("sm_90"), backend="opencl", max_threads_per_block=largest)
-    write_record(tmp_path / "tuned", axpy, device, BLOCK=128, PER_THREAD=1)
+    tuned_on = Device("opencl", "One GPU", "opencl_gpu")
+    write_record(tmp_path / "tuned", axpy, tuned_on, BLOCK=128, PER_THREAD=1)
+    device = replace(tuned_on, max_threads_per_block=largest)
     with pytest.warns(RuntimeWarning, match="no recorded configuration is valid"):
         if largest == 64:
             assert choose(axpy, Problem(n=1000), device).configuration["BLOCK"] == 64

@@ -53,7 +53,9 @@ def repetition_of(request: Request, out: Path) -> Repetition:
 
 
 def _is_of_command(known: KnownEntry, request: Request) -> bool:
-    return bool(request.command) and _plain(known.entry.origin.command) == (_plain(request.command))
+    is_same = _plain(known.entry.origin.command) == _plain(request.command)
+    is_same_objective = known.record.objective == request.objective.name
+    return bool(request.command) and is_same and is_same_objective
 
 
 def _plain(command: str) -> str:
