@@ -154,7 +154,7 @@ class _DeviceCheck:
             turns = _turns(kernel, [bench.job(problem) for problem in problems])
             sample = self._sample(space)
             self._check_sample(sample, lambda c: verified(bench, c, next(turns)))
-            differing = differences(bench, {sample[0]: problems[-1]})
+            differing = differences(bench, dict.fromkeys(sample[:1], problems[-1]))
         self._report.notes += [message(kernel.name, texts) for texts in differing.values()]
 
     def _interpretable(self) -> Problem:
