@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -345,8 +346,7 @@ def stopping_rule(device: Device) -> StoppingRule:
 
 def _require_equal_shapes(kernel: Kernel, problem: Problem, datasets: Sequence[Dataset]) -> None:
     """Raise `SpecError` if an argument has another shape or type in another data set of the problem."""
-    first = datasets[0]
-    for other in datasets[1:]:
+    for first, other in pairwise(datasets):
         for here, there in zip(first.arguments, other.arguments, strict=False):
             if (here.name, here.shape, here.dtype) != (there.name, there.shape, there.dtype):
                 raise SpecError(
