@@ -20,7 +20,7 @@ from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.tuned.validity import Place, plans_of, wrong
 from autotune.values import Configuration, Problem
 
-#: Members that follow from the kernel. ``archs`` also follows from its lists of values, which may change.
+#: Members that follow from the kernel alone; ``archs`` also follows from the table of architectures.
 _MEMBERS = ("block", "shared_bytes", "grid", "requires", "exclusive", "deterministic")
 
 
@@ -68,7 +68,8 @@ def plan_fault(
         found, computed = getattr(plan, name), getattr(expected, name)
         if found != computed:
             return wrong((*place, name), found, f"{computed!r}, as the kernel computes it")
-    return ""
+    others = set(plan.archs or ()) - set(expected.archs or ())
+    return wrong((*place, "archs"), sorted(others), f"of {expected.archs}") if others else ""
 
 
 def _steps_fault(number: int, entry: TunedProblem, kernel: Kernel, device: Device) -> str:

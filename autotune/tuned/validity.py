@@ -37,6 +37,8 @@ from autotune.tuned.dates import moment
 from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord, key_of
 from autotune.values import SOURCE
 
+#: The name of a CUDA architecture; not ``sm_90a``, which no lookup asks for.
+_ARCH = re.compile(r"sm_([1-9]\d|[12]\d\d)")
 #: Deepest nesting of operations in a stored expression; it bounds the recursion of functions that walk it.
 MAX_DEPTH = 64
 
@@ -95,7 +97,7 @@ def _check_device(device: RecordedDevice) -> None:
     expected = arch_of_model(device.name)
     if expected and device.arch != expected:
         raise ValueError(wrong("device.arch", device.arch, f"{expected}, that of {device.name}"))
-    if not re.fullmatch(r"sm_([1-9]\d|[12]\d\d)", device.arch):  # not sm_90a: no lookup asks for it
+    if not _ARCH.fullmatch(device.arch):
         raise ValueError(wrong("device.arch", device.arch, "an architecture, for example 'sm_90'"))
     limits = for_arch(device.arch) if device.arch in CUDA_ARCHS else None
     if limits and device.shared_bytes_per_block > limits.shared_bytes_per_block:
@@ -246,7 +248,14 @@ def _check_plans(record: TunedRecord) -> None:
     integers = _integers(record)
     with_layout = integers | record.layout.keys()
     known = set[bytes]()  # plans of one record have few different grids and conditions
+    archs = set(OPENCL_ARCHS)
     for place, plan, problem in plans_of(record):
+        for arch in set(plan.archs or ()) - archs:
+            if not _ARCH.fullmatch(arch):
+                raise ValueError(
+                    wrong((*place, "archs"), arch, "an architecture, for example 'sm_90'")
+                )
+            archs.add(arch)
         if place[0] != "default":
             _check_launch(place, plan, record.device)
         if plan.grid is not None and (grid := msgspec.json.encode(plan.grid)) not in known:
