@@ -23,7 +23,7 @@ from autotune.run.bench import Bench
 from autotune.values import Configuration, Problem, category_of, size_of
 
 #: Maximum number of elements of the arrays of a problem.
-_MAX_ELEMENTS = 1 << 20
+_MAX_ELEMENTS = 1 << 18
 #: Maximum time in seconds to make the data of a problem: its reference may not end on such values.
 _DATA_S = 60.0
 #: Maximum number of differences that a message names.
