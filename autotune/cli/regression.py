@@ -45,9 +45,10 @@ def check_tuned(
 ) -> None:
     """Verify and time the tuned entries of KERNEL, or of all kernels, against their records.
 
-    Checks all entries that lookup uses on this device. Each winner is verified again, and timed in turn with
-    its runners-up. Exit code 5 if a winner computes a wrong result, if the whole 95 % interval of its slowdown
-    is above the threshold, or if the kernel changed after it was tuned.
+    Checks all configurations that lookup answers with on this device. Each winner is verified again, and timed in
+    turn with its runners-up; configurations that answer other sizes are verified. Exit code 5 if a result or a
+    recorded launch is wrong, if the whole 95 % interval of a winner's slowdown is above the threshold, or if the
+    kernel changed after it was tuned.
 
     \b
     autotune check-tuned
