@@ -178,18 +178,20 @@ def _set_bounds(
         bounds.update(dict.fromkeys(others if is_exact else is_held, declared))
         return []
     inputs = max((argument.count for argument in made.inputs()), default=1)
-    wide = dict[str, NDArray[Any]]()
+    halves = dict[str, NDArray[Any]]()
     if probe and not is_exact:
         for output in (argument for argument in made.arguments if argument.name in exact):
             name, info, values = output.name, output.info, evaluations.expected[output.name]
-            exact_scale = tolerance.largest(tolerance.parts(probe.expected(name)))
-            terms, error = inputs / output.count, errors.get(name, 0.0)
+            bounds[name] = tolerance.common_bound(
+                info,
+                tolerance.largest(values),
+                tolerance.largest(tolerance.parts(probe.expected(name))),
+                inputs / output.count,
+                errors.get(name, 0.0),
+            )
             if info.bits == 16:
-                wide[name] = tolerance.bounds_of_half(info, values, exact_scale, terms, error)
-            else:
-                scale = tolerance.largest(values)
-                bounds[name] = tolerance.common_bound(info, scale, exact_scale, terms, error)
-    for name, of_elements in chain(wide.items(), evaluations.element_bounds(others)):
+                halves[name] = tolerance.bounds_of_half(info, values, bounds[name])
+    for name, of_elements in chain(halves.items(), evaluations.element_bounds(others)):
         bounds[name] = float(of_elements.max(initial=0))
         np.save(made.folder / f"{name}.bounds.npy", of_elements)
-    return [*others, *wide]
+    return [*others, *halves]

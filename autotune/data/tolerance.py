@@ -46,8 +46,6 @@ _MIN_IN_SINGLE = 2.0**-100
 _SMALL_SHARE = 1 / 16
 #: Rounding errors of the largest value, if all elements have the same bound.
 _ROUNDINGS = 64
-#: The same for an output of 16 bits.
-_ROUNDINGS_OF_HALF = 4
 #: Rounding errors of float32 for the sums of a half precision output: tensor cores truncate and are off by 54
 #: after 4096 terms (hgemm on an H100).
 _ROUNDINGS_OF_SUMS = 256
@@ -72,11 +70,7 @@ def largest(values: NDArray[np.floating]) -> float:
 
 
 def common_bound(
-    info: Any,
-    scale: float,
-    exact_scale: float | None,
-    terms: float,
-    in_single: float = 0.0,
+    info: Any, scale: float, exact_scale: float, terms: float, in_single: float = 0.0
 ) -> float:
     """Return one bound for all elements of an output that is exact, or has no reference.
 
@@ -86,42 +80,26 @@ def common_bound(
         Limits of the output's type; see `numpy.finfo`.
     scale, exact_scale
         Largest values of the data set and of the exact data set. A single random sum may be near 0 by
-        accident; the exact data then give the scale. None for exact data that the type does not hold.
+        accident; the exact data then give the scale. 0 for exact data that the type does not hold.
     terms
         Input elements for each element of the output: one thread may add a million of them.
     in_single
         Largest error of the reference in float32. Near the root of a polynomial the value is small, but
         the terms and their errors are not.
     """
-    if exact_scale is None:
-        return _ROUNDINGS * float(info.eps) * max(1.0, scale)
-    roundings = _ROUNDINGS_OF_HALF if info.bits == 16 else _ROUNDINGS
-    return _scaled_bound(info, roundings * float(info.eps), scale, exact_scale, terms, in_single)
+    growth = max(1.0, math.sqrt(terms) / _ROOT_OF_TERMS)
+    own, roundings = 0.0, _ROUNDINGS * float(info.eps)
+    if info.bits == 16:  # sums are in float32
+        own, roundings = float(info.eps) * scale, _ROUNDINGS_OF_SUMS * _arithmetic(info)
+    error = roundings * growth * max(scale, exact_scale)
+    return own + max(error, _reference_factor(info) * in_single) + _least_value(info)
 
 
-def bounds_of_half(
-    info: Any, expected: NDArray[np.floating], exact_scale: float, terms: float, in_single: float
-) -> NDArray[np.float32]:
-    """Return a bound for each element of an exact output of 16 bits.
-
-    Sums are in float32, so their rounding and that of the result explain the error. See `common_bound`
-    for the other parameters.
-    """
-    relative = _ROUNDINGS_OF_SUMS * _arithmetic(info)
-    of_sums = _scaled_bound(info, relative, largest(expected), exact_scale, terms, in_single)
-    bounds: NDArray[np.float32] = np.abs(expected).astype(np.float32)
-    bounds *= float(info.eps)
-    bounds += of_sums
-    bounds[~np.isfinite(bounds)] = 0
-    return bounds
-
-
-def _scaled_bound(
-    info: Any, relative: float, scale: float, exact_scale: float, terms: float, in_single: float
-) -> float:
-    """Return the error allowed for results of a scale; see `common_bound`."""
-    scale = max(scale, min(exact_scale, 16 * scale)) * max(1.0, math.sqrt(terms) / _ROOT_OF_TERMS)
-    return max(relative * scale, _reference_factor(info) * in_single) + _least_value(info)
+def bounds_of_half(info: Any, expected: NDArray[np.floating], bound: float) -> NDArray[np.float32]:
+    """Return a bound for each element of an output of 16 bits, from the bound of its largest element."""
+    smaller = largest(expected) - np.abs(expected)
+    bounds = np.where(np.isfinite(expected), bound - float(info.eps) * smaller, 0)
+    return bounds.astype(np.float32)
 
 
 def held_in_single(info: Any) -> float:
