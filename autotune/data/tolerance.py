@@ -69,18 +69,15 @@ def largest(values: NDArray[np.floating]) -> float:
     return float(max(in_pieces(of, values.size), default=0.0))
 
 
-def common_bound(
-    info: Any, scale: float, exact_scale: float, terms: float, in_single: float = 0.0
-) -> float:
+def common_bound(info: Any, scale: float, terms: float, in_single: float = 0.0) -> float:
     """Return one bound for all elements of an output that is exact, or has no reference.
 
     Parameters
     ----------
     info
         Limits of the output's type; see `numpy.finfo`.
-    scale, exact_scale
-        Largest values of the data set and of the exact data set. A single random sum may be near 0 by
-        accident; the exact data then give the scale. 0 for exact data that the type does not hold.
+    scale
+        Largest value of the output.
     terms
         Input elements for each element of the output: one thread may add a million of them.
     in_single
@@ -91,7 +88,7 @@ def common_bound(
     own, roundings = 0.0, _ROUNDINGS * float(info.eps)
     if info.bits == 16:  # sums are in float32
         own, roundings = float(info.eps) * scale, _ROUNDINGS_OF_SUMS * _arithmetic(info)
-    error = roundings * growth * max(scale, exact_scale)
+    error = roundings * growth * scale
     return own + max(error, _reference_factor(info) * in_single) + _least_value(info)
 
 
@@ -252,9 +249,15 @@ def _floor(expected: NDArray[np.floating], factor: float, errors: NDArray[np.flo
     large elements, but at least the multiple of their own error.
     """
     small = _median(expected, _SMALL_SHARE) or math.inf
+    least = max(small, factor * _error_of_small(expected, small, errors))
+    return min(least, factor * _median(errors))
+
+
+def _error_of_small(
+    expected: NDArray[np.floating], small: float, errors: NDArray[np.float64]
+) -> float:
     some = slice(None, None, expected.size // _SAMPLE | 1)
-    of_small = errors[some][np.abs(expected[some]) <= small]
-    return factor * min(max(small / factor, _median(of_small)), _median(errors))
+    return _median(errors[some][np.abs(expected[some]) <= small])
 
 
 def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
