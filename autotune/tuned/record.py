@@ -394,8 +394,9 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     sources: Mapping[str, tuple[str, ...]] = {}
     #: Layout fields with their values in the tuned layout.
     layout: Mapping[str, Integer] = {}
-    #: The plan for problems without another answer.
+    #: The plan for problems without another answer; like the portfolio, it is of the kernel of ``provenance``.
     default: Plan
+    #: Entries of an earlier kernel answer nothing; see `stale_reasons`.
     problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
     #: Entries of effort ``first_call`` (`TunedProblem`), oldest first; see `autotune.tuned.first_calls`. Their
