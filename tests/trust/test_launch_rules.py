@@ -121,7 +121,7 @@ def guards_kept(patch: pytest.MonkeyPatch, _: type[Executor]) -> None:
 
 #: For each rule: how to switch it off, edits of the space file, the kernel before, the kernel, is it correct?
 RULES: dict[str, tuple[Off, tuple[tuple[str, str], ...], Any, Any, bool]] = {
-    "outputs are filled before each launch": (without("poison_outputs"), (), right, nothing, False),
+    "outputs are filled": (without("poison_outputs"), (), right, nothing, False),
     "they hold NaN, then a number": (
         lambda patch, _: patch.setattr(verify, "Poison", SimpleNamespace(NAN=Poison.NAN, FINITE=Poison.NAN)),
         SOME_NAN, nothing, only_finite, False,
@@ -130,7 +130,7 @@ RULES: dict[str, tuple[Off, tuple[tuple[str, str], ...], Any, Any, bool]] = {
         lambda patch, _: patch.setattr(verify.verify, "__defaults__", (1, True)),
         (), nothing, once, False,
     ),
-    "workspaces are filled before the first launch": (
+    "workspaces are filled": (
         without("poison_scratch"), (), nothing, with_zeros, False,
     ),
     "workspaces keep their contents": (fresh_workspaces, (), nothing, once, False),
