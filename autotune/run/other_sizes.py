@@ -75,7 +75,7 @@ class OtherSizes:
         right = [[p for p in self.known[::-1] if self._takes(f, p)] for f in finalists]
         wrong: list[list[Problem]] = [[] for _ in finalists]
         rows: dict[int, Measurement] = {}
-        for job in self._ordered(finalists):
+        for job in self._ordered(finalists) if finalists else ():
             outcomes = dict[int, Measurement]()
             for place in places:
                 if place in rows and rows[place].status is not Status.WRONG_RESULT:
@@ -184,11 +184,14 @@ class OtherSizes:
         """Yield jobs: first of sizes with known faults."""
         new = [size for size in self._sizes_of(finalists) if size not in self._faults]
         self._faults.update(dict.fromkeys(new, 0))
+        # Finals have drawn the data of edge problems with another seed.
+        edges = dict.fromkeys(self.bench.kernel.edge_problems, self.bench.request.seed + 1)
         with suppress(SpecError, MemoryError):  # the loop below reports the error
-            self.bench.make_data({size: self._names(size) for size in new})
+            self.bench.make_data({size: self._names(size) for size in new if size not in edges})
         for size, _ in self._faults.most_common():
             try:
-                job = self._jobs.get(size) or self.bench.job(size, names=self._names(size))
+                job = self._jobs.get(size)
+                job = job or self.bench.job(size, edges.get(size), self._names(size))
             except (SpecError, MemoryError) as error:
                 self._refuse(size, error)
                 continue
