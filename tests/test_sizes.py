@@ -153,6 +153,7 @@ def test_without_work_one_field_is_long_while_the_others_are_1():
     found = extremes(declared(problem), problem)
     assert {Problem(rows=65537, columns=1), Problem(rows=1, columns=65537)} < set(found)
     assert all(p.rows * p.columns <= 64 * 4096 for p in found)
+    assert extremes(declared(Problem(n=100)), Problem(n=100)) == ns(1, 1601)
 
 
 def test_a_float_index_and_a_grid_of_65535_blocks_are_passed():
@@ -486,6 +487,17 @@ def test_a_small_field_is_1_and_larger_where_one_finalist_is_right():
     assert [finalist.configuration.BLOCK for finalist in right] == [64]
     assert "batch=65" in message
     assert {p.batch for p in right[0].verified} == {1, 4, 65}
+
+
+def test_a_kernel_of_small_fields_alone_gets_a_rule_on_them():
+    case = Batched()
+    case.own = Problem(n=6, batch=4)
+    case.kernel.problems = {"cuda": (case.own,)}
+    case.known = [case.own]
+    case.wrong = {(32, "batch", 65): wrong_by(999)}
+    right, (message,) = case.finals(32, 64)
+    assert [finalist.configuration.BLOCK for finalist in right] == [64]
+    assert message.endswith("return p.batch <= 4")
 
 
 def test_where_all_are_wrong_a_small_field_may_be_a_mode_and_is_not_verified():

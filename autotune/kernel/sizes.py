@@ -31,10 +31,10 @@ _OTHERS = (64, 1, 256, 1 << 40)
 _STEPS = tuple((1 << doublings) - 1 for doublings in range(9))
 #: Sizes are near the problem itself up to this cost; else near a smaller problem. See `cost_of`.
 NEAR_COST = 1 << 23
-#: A cost that every kernel with a `work` function can afford.
-_CHEAP = 1 << 25
-#: Maximum cost of a size; without `work`.
-_MAX_COST, _MAX_UNKNOWN_COST = 1 << 28, 1 << 23
+#: A size with such a cost is always verified, and none with a higher cost than the maximum.
+_CHEAP, _MAX_COST = 1 << 25, 1 << 28
+#: The same without `work`: 4096 and 2^20 as products of the fields. A reference may take the cube of a field.
+_CHEAP_UNKNOWN, _MAX_UNKNOWN = 1 << 15, 1 << 23
 #: A kernel may compute whole tiles, so each field counts as at least this many in its arithmetic.
 _TILE = 32
 
@@ -204,12 +204,9 @@ def _shrunk(problem: Problem, names: Iterable[str], count: int) -> Problem:
 def affordable_cost(kernel: Kernel, known: Iterable[Problem], device: Device) -> float:
     """Return the maximum cost of an extreme size; see `cost_of`."""
     largest = max(cost_of(kernel, problem) for problem in known)
-    most = min(_MAX_COST, device.memory_bytes / 8 or math.inf)
-    return (
-        min(most, max(_CHEAP, largest))
-        if "work" in kernel.hooks
-        else min(_MAX_UNKNOWN_COST, largest)
-    )
+    has_work = "work" in kernel.hooks
+    least, most = (_CHEAP, _MAX_COST) if has_work else (_CHEAP_UNKNOWN, _MAX_UNKNOWN)
+    return min(most, device.memory_bytes / 8 or math.inf, max(least, largest))
 
 
 def cost_of(kernel: Kernel, problem: Problem) -> float:

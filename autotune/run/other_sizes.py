@@ -39,7 +39,7 @@ from autotune.measure.rounding import has_values, may_be_rounding, overflows
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
 from autotune.run.result import ProblemResult
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, category_of
 
 
 @dataclass
@@ -87,10 +87,11 @@ class OtherSizes:
             for place, found in self._wrong(job.problem, outcomes).items():
                 wrong[place].append(job.problem)
                 rows.setdefault(place, found)
+        fields = varied_fields(self.bench.kernel, self.problem)
         for place, row in rows.items():
             message = f"{row.message} (correct at {len(right[place])} sizes, wrong at {len(wrong[place])})"
-            if right[place]:
-                rule = proposed(right[place], wrong[place], self._fields, self._units)
+            if right[place] and fields:
+                rule = proposed(right[place], wrong[place], fields, self._units)
                 message += (
                     f"; exclude sizes that it does not support by @{self._name}.requires, for example: "
                     f"return {rule}"
@@ -247,30 +248,27 @@ def verified_answers(
 
     Finals verified their finalists. Answers that were in no final of a category are verified here.
     """
-    kernel, warned, sizes = (
-        bench.kernel,
-        set[str](),
-        {answer: list[Problem]() for answer in answers},
-    )
+    kernel, warned = bench.kernel, set[str]()
+    sizes = {answer: list[Problem]() for answer in answers}
     alike = dict[frozenset[Problem], list[ProblemResult]]()
     for result in results:
         key = frozenset(known_like(kernel, result.problem, bench.device, bench.request.problems))
         alike.setdefault(key, []).append(result)
     for group in alike.values():
-        races = [result.race for result in group if result.race]
-        raced = [finalist for race in races for finalist in race.finalists]
-        others = sizes.keys() - {finalist.configuration for finalist in raced}
+        finalists = [f for result in group if result.race for f in result.race.finalists]
+        raced = {finalist.configuration for finalist in finalists}
         problem = group[0].problem
-        edges = kernel.edges_like(problem, bench.device)
+        category, edges = category_of(problem), kernel.edges_like(problem, bench.device)
+        edges = tuple(edge for edge in edges if category_of(edge) == category)
         at_sizes = OtherSizes(bench, problem, (), partial(verified_on, bench), warned, edges)
-        right, wrong = at_sizes.verified([Contender(answer) for answer in others])
+        right, wrong = at_sizes.verified([Contender(a) for a in sizes if a not in raced])
         for row in wrong:
             sizes.pop(row.configuration)
             warnings.warn(
                 f"{kernel.name}: {row.configuration} answers for no other problem: {row.message}",
                 stacklevel=2,
             )
-        for finalist in (*raced, *right):
+        for finalist in (*finalists, *right):
             if finalist.configuration in sizes:
                 sizes[finalist.configuration] += finalist.verified
     problems = [group[0].problem for group in alike.values()]
