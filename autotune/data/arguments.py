@@ -99,7 +99,7 @@ def declared_values(kernel: Kernel, problem: Problem, number: int = 0) -> dict[s
     """
     try:
         with np.errstate(all="ignore"):
-            declared = kernel.hook("arguments")(kernel.filled(problem), DeclaredShapes(number))
+            declared = kernel.call_hook("arguments", problem, DeclaredShapes(number))
     except Exception:
         declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=number))
     return dict(declared)
