@@ -44,23 +44,19 @@ class Evaluations:
         if not names:
             return
         sensitivity = self.response(tolerance.perturb, "fc", tolerance.EVALUATIONS)
-        of_integers, struck = dict[str, Any](), self.expected
-        if (
-            self.dataset.name != EXACT
-        ):  # exact data get narrow bounds, so that a missing element shows
-            of_integers = self.response(tolerance.flip, "iu", tolerance.MIN_EVALUATIONS)
+        # Exact data get narrow bounds, so that a missing element shows.
+        struck, of_integers = self.expected, dict[str, NDArray[np.float64]]()
+        if self.dataset.name != EXACT:
             struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
-        sizes = [
-            np.mean(np.square(self.dataset.array(name), dtype=float)) ** 0.5
-            for name in self.arrays("iu")
-        ]
+            integers = [self.dataset.array(name) for name in self.arrays("iu")]
+            sizes = [np.mean(np.square(array, dtype=float)) ** 0.5 for array in integers]
+            flipped = self.response(tolerance.flip, "iu", tolerance.MIN_EVALUATIONS)
+            of_integers = {name: change * max(sizes, default=0) for name, change in flipped.items()}
         for name in names:
             zero = np.zeros(self.expected[name].size)
             responses = tolerance.Responses(
                 sensitivity.get(name, zero) / tolerance.STEP,
-                of_integers[name] * max(sizes, default=0.0)
-                if name in of_integers
-                else zero + np.inf,
+                of_integers.get(name, zero + np.inf),
                 self.errors_in_single.get(name, zero),
                 struck.get(name, zero + np.nan),
             )

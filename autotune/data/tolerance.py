@@ -44,7 +44,7 @@ _MIN_IN_SINGLE = 2.0**-100
 #: Largest share of the elements that may be smaller than the least bound, unless they are smaller than their
 #: own errors. Errors of small elements then show among large elements.
 _SMALL_SHARE = 1 / 16
-#: Rounding errors of the largest value, if all elements have the same bound.
+#: Rounding errors of the largest value, if all elements have the same bound; the most for changes of integers.
 _ROUNDINGS = 64
 #: Rounding errors of float32 for the sums of a half precision output: tensor cores truncate and are off by 54
 #: after 4096 terms (hgemm on an H100).

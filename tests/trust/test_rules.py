@@ -73,6 +73,14 @@ BOUNDS: dict[str, Off] = {
     "exact: float32 agrees": function(
         "_without_errors", lambda kept, exact, errors: exact, prepare
     ),
+    "float64: exact if float32 holds it": function(
+        "stored_values",
+        lambda kept, expected, output: (
+            kept(expected, output)[0],
+            output.value_type == np.float64 or kept(expected, output)[1],
+        ),
+        prepare,
+    ),
     "exact: at a declared size": function(
         "_exactness_probe",
         lambda kept, kernel, problem, which, seed: (
