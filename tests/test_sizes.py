@@ -156,6 +156,13 @@ def test_without_work_one_field_is_long_while_the_others_are_1():
     assert extremes(declared(Problem(n=100)), Problem(n=100)) == ns(1, 1601)
 
 
+def test_an_exponent_without_work_stays_small():
+    """16 times 12 bits would be 2^193 blocks, and arrays of as many elements."""
+    own = Problem(bits=12)
+    kernel = declared(own, launch=lambda c, p: Launch(grid=(2**p.bits // 64,), block=(64,)))
+    assert extremes(kernel, own) == [Problem(bits=1)]
+
+
 def test_a_float_index_and_a_grid_of_65535_blocks_are_passed():
     def copied(p):
         return Work(bytes_read=p.rows * p.n, bytes_written=p.rows * p.n)

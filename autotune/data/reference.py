@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,9 +58,8 @@ def _called(
     arguments: Sequence[Argument],
     arrays: Mapping[str, NDArray[Any]],
     is_single: bool = False,
-    invalid: Literal["ignore", "raise"] = "ignore",
 ) -> Any:
-    """Call the reference and return its result; ``invalid`` is that of `numpy.errstate`."""
+    """Call the reference and return its result."""
     scalars = {
         argument.name: argument.scalar.item() for argument in arguments if argument.kind == "scalar"
     }
@@ -78,7 +77,7 @@ def _called(
         for name, value in available.items()
         if name in parameters
     }
-    with np.errstate(all="ignore", invalid=invalid):
+    with np.errstate(all="ignore"):
         return kernel.guarded("reference", reference, **passed)
 
 
@@ -142,7 +141,7 @@ def reevaluated(
 
 
 class Numbers(np.ndarray[Any, Any]):
-    """Integers as floating-point numbers, for a reference that computes with them."""
+    """Numbers that stay floating-point, for a reference that computes with integers or rounds to them."""
 
     def astype(self, dtype: Any, *args: Any, **named: Any) -> Any:
         """Keep the type instead of a type of integers."""
@@ -154,6 +153,8 @@ class Numbers(np.ndarray[Any, Any]):
             del named["dtype"]
         if "out" in named:
             named["out"] = tuple(map(_plain, named["out"]))
+        if "where" in named:
+            named["where"] = _plain(named["where"])
         result = getattr(ufunc, method)(*map(_plain, inputs), **named)
         return result.view(Numbers) if isinstance(result, np.ndarray) else result
 
@@ -167,11 +168,10 @@ def computes_with(kernel: Kernel, dataset: Dataset, argument: Argument) -> bool:
 
     The reference gets NaN in place of the elements. NumPy and Python refuse to index and to count with NaN.
     """
-    nan = np.full(argument.shape, np.nan)
-    values = nan.view(Numbers) if argument.value_type.kind in "iu" else nan
+    values = np.full(argument.shape, np.nan).view(Numbers)
     arrays = {**_inputs(dataset, {argument.name}), argument.name: values}
     try:
-        _called(kernel, dataset.arguments, arrays, invalid="raise")
+        _called(kernel, dataset.arguments, arrays)
     except SpecError:
         return False
     return True

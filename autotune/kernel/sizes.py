@@ -14,7 +14,7 @@ from itertools import chain, product
 from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.expression import Json, value_of
-from autotune.kernel.spec import Kernel
+from autotune.kernel.spec import Kernel, Launch
 from autotune.values import Problem, category_of, size_of
 
 #: Maximum number of sizes near a problem.
@@ -35,6 +35,8 @@ NEAR_COST = 1 << 23
 _CHEAP, _MAX_COST = 1 << 25, 1 << 28
 #: The same without `work`: 4096 and 2^20 as products of the fields. A reference may take the cube of a field.
 _CHEAP_UNKNOWN, _MAX_UNKNOWN = 1 << 15, 1 << 23
+#: Maximum number of blocks of a size without `work`.
+_MAX_BLOCKS = 1 << 17
 #: A kernel may compute whole tiles, so each field counts as at least this many in its arithmetic.
 _TILE = 32
 
@@ -212,17 +214,27 @@ def affordable_cost(kernel: Kernel, known: Iterable[Problem], device: Device) ->
 def cost_of(kernel: Kernel, problem: Problem) -> float:
     """Return the cost of a problem: the bytes that it moves, and a byte for 8 flops; infinite if it has none.
 
-    Without a `work` function it is 8 times the product of the fields.
+    Without a `work` function it is 8 times the product of the fields, and infinite for a huge launch: a field
+    may be an exponent.
     """
-    with suppress(SpecError):
+    with suppress(SpecError, OverflowError):
         work = kernel.work_of(problem)
         if work is None:
-            return 8.0 * size_of(problem)
+            return 8.0 * size_of(problem) if _blocks(kernel, problem) <= _MAX_BLOCKS else math.inf
         tiles = {name: max(_TILE, problem[name]) for name in varied_fields(kernel, problem)}
         tiled = kernel.work_of(problem.replace(**tiles))
         assert tiled is not None
         return work.bytes_read + work.bytes_written + tiled.flops / 8
     return math.inf
+
+
+def _blocks(kernel: Kernel, problem: Problem) -> int:
+    """Return the number of blocks that the default launches; 0 if that is unknown."""
+    with suppress(SpecError, KeyError):
+        steps = kernel.steps(kernel.default(), problem, None)
+        grids = [step.grid for step in steps if isinstance(step, Launch)]
+        return sum(math.prod(grid) if isinstance(grid, Sequence) else int(grid) for grid in grids)
+    return 0
 
 
 # ---------------------------------------------------------------------- what was verified
