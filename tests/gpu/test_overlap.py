@@ -256,10 +256,9 @@ def test_without_the_declaration_the_same_calls_go_wrong(
 ) -> None:
     """So that the two tests above can fail; sums long enough that those of two streams meet."""
     shared = sums(cupy, ticket("module"), 1 << 20)
-    on_streams, in_graphs = shared.on_streams(gate, 100, 4), shared.in_graphs(100, 5)
-    print(f"\n{on_streams} of 1600 on streams, {in_graphs} of 2000 in graphs are wrong")
-    assert on_streams > 0
-    assert in_graphs > 0
+    # A busy host launches too slowly for the sums of two streams to meet each time.
+    assert any(shared.on_streams(gate, 100, 4) for _ in range(10))
+    assert any(shared.in_graphs(100, 5) for _ in range(10))
 
 
 def test_graphs_keep_their_workspaces(cupy: Any) -> None:
