@@ -18,19 +18,23 @@ def test_correct_kernels_pass_and_wrong_ones_fail(tmp_path):
 
 
 def test_exact_data_that_decide_leave_one_wide_bound_and_cost_one_evaluation(tmp_path):
-    """The evaluation is in float32, whose error counts if that is larger: a random sum is near 0 by accident."""
+    """The same scale as the exact data where the random sum is near 0 by accident.
+
+    The evaluation is in float32, whose error counts if that is larger.
+    """
     count = f"open({str(tmp_path / 'calls')!r}, 'a').write('.')"
     edits = (("return factor * x", f"{count}\n    return x.sum()"), ("Out(p.n)", "Out(1)"))
     kernel = load_file(write_space(tmp_path, *edits))
+    deciding = abs(float(prepare_dataset(kernel, Problem(n=1 << 12), EXACT).expected("out")[0]))
     for seed in range(20):
         exact, random = (
             prepare_dataset(kernel, Problem(n=1 << 12), which, seed) for which in (EXACT, RANDOM)
         )
         assert exact.bounds == {"out": 0}
         assert random.by_element == ()
-        result = abs(float(random.expected("out")[0]))
+        scale = max(abs(float(random.expected("out")[0])), deciding)
         error = abs(random.array("x").sum() - random.expected("out")[0])
-        assert random.bounds["out"] == pytest.approx(max(64 * 2.0**-23 * result, 48 * error))
+        assert random.bounds["out"] == pytest.approx(max(64 * 2.0**-23 * scale, 48 * error))
     # One for each exact, two for each random set, and two for the declared problem.
     assert len((tmp_path / "calls").read_text()) == 62
 

@@ -235,7 +235,7 @@ class _Agreement:
         values = self._executor.read(buffer, dtype, (count,))
         if dtype.kind == "f":
             size = largest(values)
-            bound = _BOUND_FACTOR * common_bound(np.finfo(dtype), size, terms / output.count)
+            bound = _BOUND_FACTOR * common_bound(np.finfo(dtype), size, size, terms / output.count)
             values = values.astype(np.float64 if dtype.itemsize > 4 else np.float32, copy=False)
         expected = self._executor.allocate(values.nbytes)
         self._executor.write(expected, values)

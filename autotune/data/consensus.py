@@ -51,15 +51,12 @@ def with_results(
             elif tolerance_of_kernel is not None:
                 bounds[output.name] = tolerance_of_kernel
             else:
-                values = [stored]
-                if (
-                    claimed and output.name in claimed[0].bounds
-                ):  # a random sum may be near 0 by accident
-                    values.append(claimed[0].expected(output.name))
-                scale = max(tolerance.largest(tolerance.parts(each)) for each in values)
-                bounds[output.name] = tolerance.common_bound(
-                    output.info, scale, inputs / output.count
-                )
+                scale, exact_scale = tolerance.largest(tolerance.parts(stored)), 0.0
+                if claimed and output.name in claimed[0].bounds:
+                    exact = claimed[0].expected(output.name)
+                    exact_scale = tolerance.largest(tolerance.parts(exact))
+                terms = inputs / output.count
+                bounds[output.name] = tolerance.common_bound(output.info, scale, exact_scale, terms)
         claimed.append(replace(dataset, folder=here, bounds=bounds))
     return tuple(claimed)
 

@@ -190,6 +190,7 @@ def _set_bounds(
             bounds[name] = tolerance.common_bound(
                 info,
                 tolerance.largest(values),
+                tolerance.largest(tolerance.parts(probe.expected(name))),
                 inputs / output.count,
                 errors.get(name, 0.0),
             )

@@ -41,8 +41,8 @@ _STRIKE_STEP = 2.0**-6
 _REFERENCE_ERRORS = 48
 #: Smaller float64 values do not count for this error, because float32 hardly holds them.
 _MIN_IN_SINGLE = 2.0**-100
-#: Largest share of the elements that may be smaller than the least bound, unless they are smaller than their
-#: own errors. Errors of small elements then show among large elements.
+#: Largest share of the elements that may be smaller than the least bound. Errors of small elements then show
+#: among large elements.
 _SMALL_SHARE = 1 / 16
 #: Rounding errors of the largest value, if all elements have the same bound; the most for changes of integers.
 _ROUNDINGS = 64
@@ -69,15 +69,18 @@ def largest(values: NDArray[np.floating]) -> float:
     return float(max(in_pieces(of, values.size), default=0.0))
 
 
-def common_bound(info: Any, scale: float, terms: float, in_single: float = 0.0) -> float:
+def common_bound(
+    info: Any, scale: float, exact_scale: float, terms: float, in_single: float = 0.0
+) -> float:
     """Return one bound for all elements of an output that is exact, or has no reference.
 
     Parameters
     ----------
     info
         Limits of the output's type; see `numpy.finfo`.
-    scale
-        Largest value of the output.
+    scale, exact_scale
+        Largest values of the output and of the exact data's, if known. A single random sum may be near 0 by
+        accident; the exact data then give the scale.
     terms
         Input elements for each element of the output: one thread may add a million of them.
     in_single
@@ -88,7 +91,7 @@ def common_bound(info: Any, scale: float, terms: float, in_single: float = 0.0) 
     own, roundings = 0.0, _ROUNDINGS * float(info.eps)
     if info.bits == 16:  # sums are in float32
         own, roundings = float(info.eps) * scale, _ROUNDINGS_OF_SUMS * _arithmetic(info)
-    error = roundings * growth * scale
+    error = roundings * growth * max(scale, exact_scale)
     return own + max(error, _reference_factor(info) * in_single) + _least_value(info)
 
 
@@ -223,7 +226,8 @@ def element_bounds(info: Any, expected: NDArray[np.floating], responses: Respons
     rounding = _arithmetic(info) / 2
     own = float(info.eps) + 2 * _RESULT_ROUNDINGS * rounding
     of_largest = 2 * _ROUNDINGS * rounding * largest(expected)
-    floor = _floor(expected, _reference_factor(info), responses.in_single)
+    errors = _reference_factor(info) * responses.in_single
+    floor = _floor(expected, errors)
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
@@ -231,7 +235,8 @@ def element_bounds(info: Any, expected: NDArray[np.floating], responses: Respons
         size = np.abs(expected[piece], dtype=np.float64)
         is_few = responses.struck[piece] == expected[piece]
         amplified = rounding * np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION)
-        bound = np.maximum(amplified * responses.sensitivity[piece], floor)
+        least = _least_bounds(floor, errors[piece])
+        bound = np.maximum(amplified * responses.sensitivity[piece], least)
         bound += np.minimum(amplified * responses.of_integers[piece], of_largest)
         bound += own * size + _least_value(info)
         bound[~np.isfinite(size)] = 0
@@ -242,22 +247,17 @@ def element_bounds(info: Any, expected: NDArray[np.floating], responses: Respons
     return bounds
 
 
-def _floor(expected: NDArray[np.floating], factor: float, errors: NDArray[np.float64]) -> float:
-    """Return the least bound: a multiple of the reference's median error in float32.
+def _least_bounds(floor: float, errors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.maximum(floor, errors)
+
+
+def _floor(expected: NDArray[np.floating], errors: NDArray[np.float64]) -> float:
+    """Return the least bound: the median of errors, as one may be small by chance.
 
     If many elements are smaller, it is at most their size, so that errors of small elements show among
-    large elements, but at least the multiple of their own error.
+    large elements.
     """
-    small = _median(expected, _SMALL_SHARE) or math.inf
-    least = max(small, factor * _error_of_small(expected, small, errors))
-    return min(least, factor * _median(errors))
-
-
-def _error_of_small(
-    expected: NDArray[np.floating], small: float, errors: NDArray[np.float64]
-) -> float:
-    some = slice(None, None, expected.size // _SAMPLE | 1)
-    return _median(errors[some][np.abs(expected[some]) <= small])
+    return min(_median(expected, _SMALL_SHARE) or math.inf, _median(errors))
 
 
 def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:

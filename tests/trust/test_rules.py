@@ -41,9 +41,12 @@ BOUNDS: dict[str, Off] = {
     "few inputs: 128 roundings": constant("_AMPLIFICATION_OF_FEW", 8192),
     "narrow bounds on exact data": lambda patch: patch.setattr(evaluations, "EXACT", ""),
     "64 roundings of the largest value": constant("_ROUNDINGS", 0),
-    "more roundings for long sums": constant("_ROOT_OF_TERMS", 1e30),
+    "long sums: more roundings": constant("_ROOT_OF_TERMS", 1e30),
+    "exact data give the scale": function(
+        "common_bound", lambda kept, info, scale, _, *rest: kept(info, scale, 0.0, *rest)
+    ),
     "exact outputs: float32 error": function(
-        "common_bound", lambda kept, info, scale, terms, _: kept(info, scale, terms)
+        "common_bound", lambda kept, info, *scales: kept(info, *scales[:3])
     ),
     "16 bits: sums are in float32": halves_as_others,
     "16 bits: an element's own rounding": function(
@@ -54,9 +57,9 @@ BOUNDS: dict[str, Off] = {
     "16 bits: the least subnormal number": function(
         "_least_value", lambda kept, info: float(info.smallest_normal)
     ),
+    "float32 error of each element": function("_least_bounds", lambda kept, floor, _: floor),
     "floor: median float32 error": function("_floor", lambda *_: 0.0),
     "floor: size of small elements": constant("_SMALL_SHARE", 1.0),
-    "floor: error of small elements": function("_error_of_small", lambda *_: 0.0),
     "float64: error below 2^-100": constant("_MIN_IN_SINGLE", 0.0),
     "integers are changed in their last bit": function("flip", lambda kept, row, _: None),
     "scalars are changed": function(
