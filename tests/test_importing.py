@@ -237,7 +237,11 @@ FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         "default.shared_bytes is 0, expected 128",
     ),
     "condition": ((*FIRST, "plans", 0, "requires"), 0, r"plans\[0\].requires"),
-    "architecture": ((*FIRST, "plans", 0, "archs", 0), "sm_9000", "'sm_9000', expected 'sm_75'"),
+    "architecture": (
+        (*FIRST, "plans", 0, "archs", 0),
+        "sm_9000",
+        "'sm_9000', expected an architecture",
+    ),
     "device's architecture": (("device", "arch"), "sm_9000", "device.arch is 'sm_9000'"),
     "device's suffix": (("device", "arch"), "sm_90a", "device.arch is 'sm_90a'"),
     "device without name": (("device", "name"), "", r"matching regex .* at `\$.device.name`"),

@@ -144,7 +144,7 @@ ENDING = """\
 if x.size == 2003:
         with open({file!r}, "a") as calls:
             calls.write("x")
-            if calls.tell() == 16:
+            if calls.tell() == 4:
                 {deed}
     return factor * x"""
 

@@ -206,7 +206,7 @@ def test_the_rate_of_tensor_cores_is_that_of_halves(tmp_path, monkeypatch, dtype
     assert wanted in find_kernel("hmma").problems["cuda"]
     for entry in document["problems"]:
         wanted = {**wanted, "dtype": dtype}
-        change(entry, problem=wanted, steps=[], gflop_per_s=8e5, gb_per_s=25.0)
+        change(entry, problem=wanted, steps=[], verified=[], gflop_per_s=8e5, gb_per_s=25.0)
     fields = {"m": "integer", "n": "integer", "steps": "integer", "dtype": "categorical"}
     document |= {"kernel": "hmma", "fields": fields, "problems": document["problems"][:1]}
     del document["portfolio"]
