@@ -213,7 +213,8 @@ def test_laid_by_hand_it_changes_no_answer_silently(
     name: str, made: TunedRecord, kernel: Kernel, laid: Path
 ) -> None:
     if "architecture" in name and made.device.backend == "opencl":
-        pytest.skip("a plan for OpenCL has no architectures")
+        assert not any(plan.archs for plan in made.plans())  # nothing to falsify
+        return
     laid = laid.parents[1] / made.device.folder / laid.name
     laid.parent.mkdir(exist_ok=True)
     laid.write_bytes(encode(made))
