@@ -420,8 +420,8 @@ VERBS = autotune.list_commands(click.Context(autotune))
 
 #: What an empty folder has to have for an example, by its verb: files of a colleague's.
 FILES = {
-    "import": ("colleague/sgemm.json", "colleague/gemm-cache.json"),
-    "new": ("tune_vector_add.py",),
+    "import": ("colleague/sgemm.json",),
+    "new": ("tune_vector_add.py", "src/stencil.cu"),
     "report": (
         "old/sgemm.json",
         "new/sgemm.json",
@@ -430,12 +430,18 @@ FILES = {
 }
 #: What is in them, where it is no tuned record of sgemm.
 CONTENTS = {
-    "colleague/gemm-cache.json": "tests/data/sgemm-NVIDIA_H100_80GB_HBM3.json.gz",
+    "src/stencil.cu": "examples/rowsum/kernels/rowsum.cu",
     "tune_vector_add.py": "examples/kernel_tuner/tune_vector_add.py",
 }
 RECORD = "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"
 #: What has to be run before an example.
-BEFORE = {"autotune check softmax": ("autotune new softmax",)}
+EXPORT = "autotune export sgemm header --out include/autotune"
+BEFORE = {
+    "autotune check softmax": ("autotune new softmax",),
+    f"{EXPORT} --check": (EXPORT,),
+}
+#: Caches of Kernel Tuner, by the kernel whose default they have measured.
+CACHES = {"colleague/gemm-cache.json": "sgemm", "colleague/flip-cache.json": "transpose"}
 #: Verbs whose examples find sgemm in the user's records.
 NEED_RECORD = ("export", "report")
 #: Examples that are parsed only, and why.
@@ -515,6 +521,21 @@ def test_what_is_not_run_is_an_example() -> None:
     assert missing_tests(NOT_RUN) == []
 
 
+def cache_of_default(name: str) -> str:
+    """Return a cache of Kernel Tuner with a time of a kernel's default."""
+    default = dict(find_kernel(name).default())
+    row = {**default, "time": 1.0, "times": [1.0], "compile_time": 0.0}
+    parts = {
+        "device_name": "Test GPU",
+        "kernel_name": "theirs",
+        "problem_size": [64, 32],
+        "tune_params_keys": list(default),
+        "tune_params": {key: [value] for key, value in default.items()},
+        "cache": {",".join(map(str, default.values())): row},
+    }
+    return json.dumps(parts)
+
+
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
 @pytest.mark.parametrize("example", thinned(RUNNABLE, FIRST_OF_VERB))
@@ -530,6 +551,8 @@ def test_examples_run(
     for file in FILES.get(verb, ()):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / CONTENTS.get(file, RECORD), file)
+    for file, kernel in CACHES.items() if verb == "import" else ():
+        Path(file).write_text(cache_of_default(kernel))
     if verb in NEED_RECORD:  # as if imported, which takes seconds and is an example of its own
         write(Path(user_folder(bundled_project())), read(ROOT / RECORD))
     for line in (*BEFORE.get(example, ()), example):

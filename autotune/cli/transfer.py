@@ -134,7 +134,7 @@ def import_(
     \b
     autotune import colleague/sgemm.json
     autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
-    autotune import colleague/stencil-cache.json --map x=width,y=height
+    autotune import colleague/flip-cache.json --kernel transpose --map x=m,y=n
     """
     from autotune.interop.formats import Labels, content_of
     from autotune.kernel.parsing import pairs, sizes
