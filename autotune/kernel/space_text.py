@@ -1,6 +1,6 @@
 """Fingerprints of space files and of the modules that they import, from their text; no file is run.
 
-`autotune.tuned.sources` compares a record with edited files by them, so heavy modules are not imported.
+`autotune.tuned.kernel_files` compares a record with edited files by them, so heavy modules are not imported.
 """
 
 from __future__ import annotations
