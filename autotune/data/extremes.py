@@ -130,8 +130,6 @@ def _changes(name: str, values: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any
     is_signed = values.dtype.kind != "u"
     if is_signed and (values > 0).any():
         yield f"{name} all negative", -sizes
-    if (values < 0).any():
-        yield f"{name} all positive", sizes
     most = (np.finfo if is_float else np.iinfo)(values.dtype).max
     limit = math.floor(math.log2(float(most) / largest))
     if (power := min(_LARGE, limit - _ROOM_OF_INTEGERS)) > 0:

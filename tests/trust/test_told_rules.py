@@ -78,13 +78,18 @@ EXTREMES: dict[str, tuple[str, str, str, Callable[[Any], Any]]] = {
         "all negative", "maximum begins at 0",
         "np.full_like(x, x.max())", lambda x: np.full_like(x, max(x.max(), 0)),
     ),
-    "all positive": (
-        "all positive", "minimum begins at 0",
-        "np.full_like(x, x.min())", lambda x: np.full_like(x, min(x.min(), 0)),
-    ),
     "times 8192": (
-        "times", "softplus without its branch",
-        "np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))", lambda x: np.log1p(np.exp(x)),
+        "times", "sum of exp shifted by its mean",
+        "x * x + np.log(np.exp(x - x.max()).sum()) + x.max()",
+        lambda x: x * x + np.log(np.exp(x - x.mean()).sum()) + x.mean(),
+    ),
+    "a large mean": (
+        "plus", "variance in one pass",
+        "np.full_like(x, x.var())", lambda x: np.full_like(x, (x * x).mean() - x.mean() ** 2),
+    ),
+    "all zero": (
+        "all zero", "unit vector of zeros",
+        "x / (np.sqrt((x * x).sum()) or 1.0)", lambda x: x / np.sqrt((x * x).sum()),
     ),
     "near the type's limit": (
         "down to", "square overflows",
