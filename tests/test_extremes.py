@@ -22,7 +22,7 @@ INTEGERS = "x = rng.integers(0, 100, p.n)"
 
 @pytest.fixture
 def differences(tmp_path):
-    """Return what a kernel, given as a NumPy function in float32, is told about a reference of ``x``."""
+    """Return the differences told for a kernel, a NumPy function in float32, against a reference of ``x``."""
 
     def of(reference, kernel, drawn=DRAWN, out="Out(p.n)", more=""):
         edits = [(DRAWN, drawn), ('"out": Out(p.n)', f'"out": {out}{more}')]
