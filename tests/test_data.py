@@ -19,7 +19,7 @@ from autotune import cache
 from autotune.cli import run
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import Draw
-from autotune.data.prepare import prepare_dataset
+from autotune.data.prepare import drawn_dataset, prepare_dataset
 from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
@@ -293,14 +293,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("old", "new", "message"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_told_with_kernel_and_hook_and_leaves_nothing_behind(
+def test_a_mistake_is_told_with_kernel_and_hook_and_leaves_no_expected_outputs(
     kernel, old, new, message
 ):
     given = kernel((old, new))
     with pytest.raises(SpecError, match=message) as caught:
         prepare_dataset(given, PROBLEM, RANDOM)
     assert str(caught.value).startswith("scale (scale.py): ")
-    assert list(cache_folder("data").iterdir()) == []
+    assert not [*cache_folder("data").glob(".*"), *cache_folder("data").glob("*/*.expected.npy")]
 
 
 # ---------------------------------------------------------------- the cache
@@ -645,3 +645,16 @@ def test_a_shape_that_depends_on_the_draw_is_one_error(tmp_path, opencl_device, 
     assert (
         "on random data; names, shapes and types must not depend on rng" in capsys.readouterr().err
     )
+
+
+def test_expected_outputs_are_added_to_drawn_inputs(kernel):
+    given = kernel()
+    drawn = drawn_dataset(given, PROBLEM, EXACT)
+    inputs = drawn.array("x")
+    assert not drawn.bounds and drawn_dataset(given, PROBLEM, EXACT) == drawn
+    made = prepare_dataset(given, PROBLEM, EXACT)
+    assert (
+        made.folder == drawn.folder and made.bounds and drawn_dataset(given, PROBLEM, EXACT) == made
+    )
+    np.testing.assert_array_equal(made.array("x"), inputs)
+    assert made.expected("out").shape == inputs.shape

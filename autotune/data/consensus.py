@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from autotune.arrays import converted, in_pieces, widened_bfloat16
 from autotune.data import tolerance
 from autotune.data.arguments import Argument
-from autotune.data.dataset import MANIFEST, Dataset, encoded_manifest, link_inputs, mapped
-from autotune.files import write_atomically
+from autotune.data.dataset import Dataset, completed, link_inputs, mapped
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
@@ -99,13 +98,7 @@ def keep_expected(
 
     ``agreed`` is the number of configurations that agree on them.
     """
-    kept = []
-    for dataset, found in zip(datasets, claimed, strict=True):
-        if not dataset.bounds:
-            for name in found.bounds:
-                file = f"{name}.expected.npy"
-                (found.folder / file).replace(dataset.folder / file)
-            dataset = replace(dataset, bounds=found.bounds, agreed=agreed)
-            write_atomically(dataset.folder / MANIFEST, encoded_manifest(dataset))
-        kept.append(dataset)
-    return tuple(kept)
+    return tuple(
+        dataset if dataset.bounds else completed(dataset, found, agreed)
+        for dataset, found in zip(datasets, claimed, strict=True)
+    )

@@ -8,7 +8,7 @@ holds normal deviates; results are compared within the kernel's tolerance.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,7 +20,7 @@ from autotune import cache
 from autotune.arrays import in_threads, usable_cores
 from autotune.data.arguments import Argument
 from autotune.errors import AutotuneError
-from autotune.files import cache_folder
+from autotune.files import cache_folder, write_atomically
 from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import TRUST, fault_of
 from autotune.kernel.source import own_fingerprint, source_fingerprint
@@ -35,7 +35,10 @@ _VERSION = 15
 
 @dataclass(frozen=True)
 class Dataset:
-    """Inputs and expected outputs of one problem, in files under ``folder``."""
+    """Inputs and expected outputs of one problem, in files under ``folder``.
+
+    A data set without bounds has no expected outputs yet.
+    """
 
     name: str
     folder: Path
@@ -45,8 +48,6 @@ class Dataset:
     seed: int = 0
     #: Outputs with a bound for each element; `bounds` then has the largest bound.
     by_element: tuple[str, ...] = ()
-    #: Seconds to make the data set, mostly for the reference; 0 if another machine makes it.
-    seconds: float = field(default=0.0, compare=False)
     #: Number of configurations that agree on the expected outputs; 0 if a reference gives them.
     agreed: int = 0
 
@@ -79,8 +80,8 @@ class Dataset:
         return mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
 
 
-#: Fields of a `Dataset` as stored: arguments, bounds, by_element, seconds, agreed.
-_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...], float, int]
+#: Fields of a `Dataset` as stored: arguments, bounds, by_element, agreed.
+_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...], int]
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -107,9 +108,23 @@ def link_inputs(dataset: Dataset, folder: Path, without: str = "") -> None:
 
 
 def encoded_manifest(dataset: Dataset) -> bytes:
-    """Return the contents of `MANIFEST`; this file is written last and makes a data set complete."""
-    fields = (dataset.arguments, dataset.bounds, dataset.by_element)
-    return msgspec.msgpack.encode((*fields, dataset.seconds, dataset.agreed))
+    """Return the contents of `MANIFEST`; this file is written last."""
+    fields = (dataset.arguments, dataset.bounds, dataset.by_element, dataset.agreed)
+    return msgspec.msgpack.encode(fields)
+
+
+def completed(drawn: Dataset, made: Dataset, agreed: int = 0) -> Dataset:
+    """Move expected outputs and bounds from ``made`` to a drawn data set in the cache; return the data set.
+
+    ``agreed`` is the number of configurations that agree on them. A process that uses the inputs is not disturbed.
+    """
+    for name in made.bounds:
+        for file in (f"{name}.expected.npy", f"{name}.bounds.npy"):
+            if (made.folder / file).exists():
+                (made.folder / file).replace(drawn.folder / file)
+    found = replace(drawn, bounds=made.bounds, by_element=made.by_element, agreed=agreed)
+    write_atomically(drawn.folder / MANIFEST, encoded_manifest(found))
+    return found
 
 
 def without_files(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:

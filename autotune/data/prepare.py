@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,16 +20,18 @@ from autotune.data.dataset import (
     MANIFEST,
     RANDOM,
     Dataset,
+    completed,
     dataset_folder,
     dataset_key,
     encoded_manifest,
+    link_inputs,
     read_dataset,
     refuse_foreign_data,
     save_arrays,
 )
 from autotune.data.draw import Draw
 from autotune.data.evaluations import Evaluations
-from autotune.data.reference import expected_outputs, stored_values
+from autotune.data.reference import reevaluated, stored_values
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
@@ -42,10 +43,10 @@ _PROBE_SEED = 0
 _MIN_PROBE_SIZE = 65
 
 
-def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
-    """Read the `EXACT` or `RANDOM` data set of a problem from the cache, or make it.
+def drawn_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
+    """Read the `EXACT` or `RANDOM` data set of a problem from the cache, or draw its inputs.
 
-    Without a reference the data set has no expected outputs or bounds until configurations agree on them.
+    A data set that was only drawn has no expected outputs or bounds.
     """
     key = dataset_key(kernel, problem, which, seed)
     folder, failure = dataset_folder(key), "they cannot be read back"
@@ -54,11 +55,10 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # a folder gets its name when it is complete
-    cache.make_room(cache.DATA)  # before the probe, which would have to go first on a full disk
-    probe = _exactness_probe(kernel, problem, which, seed)
+    cache.make_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
-            _write_dataset(kernel, problem, which, int(key[:32], 16), Path(scratch), probe)
+            _draw_dataset(kernel, problem, which, int(key[:32], 16), Path(scratch))
             if is_damaged:
                 cache.remove(folder)
             cache.publish(Path(scratch), folder)
@@ -66,11 +66,34 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
         failure = str(error)
     made = read_dataset(folder, which, seed)
     if made is None:
-        raise AutotuneError(
-            f"{kernel.name} ({problem}): inputs cannot be written to the cache: {failure}; free disk "
-            "space or point AUTOTUNE_CACHE_DIR elsewhere"
-        )
+        raise _unwritten(kernel, problem, failure)
     return made
+
+
+def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
+    """Read the `EXACT` or `RANDOM` data set of a problem from the cache, or make it with its expected outputs.
+
+    Without a reference the data set has no expected outputs or bounds until configurations agree on them.
+    """
+    drawn = drawn_dataset(kernel, problem, which, seed)
+    if drawn.bounds or "reference" not in kernel.hooks:
+        return drawn
+    probe = _exactness_probe(kernel, problem, which, seed)
+    key = int(dataset_key(kernel, problem, which, seed)[:32], 16)
+    try:
+        with cache.scratch() as scratch:
+            link_inputs(drawn, Path(scratch))
+            made = replace(drawn, folder=Path(scratch))
+            return completed(drawn, _evaluated(kernel, problem, made, probe, key))
+    except OSError as error:
+        raise _unwritten(kernel, problem, str(error)) from error
+
+
+def _unwritten(kernel: Kernel, problem: Problem, failure: str) -> AutotuneError:
+    return AutotuneError(
+        f"{kernel.name} ({problem}): inputs cannot be written to the cache: {failure}; free disk "
+        "space or point AUTOTUNE_CACHE_DIR elsewhere"
+    )
 
 
 def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset | None:
@@ -95,37 +118,40 @@ def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) ->
     return None
 
 
-def _write_dataset(
-    kernel: Kernel, problem: Problem, which: str, key: int, folder: Path, probe: Dataset | None
-) -> None:
-    """Write a data set to a folder; ``probe`` shows which outputs are exact."""
-    wall_begin_s, cpu_begin_s = time.perf_counter(), time.process_time()
+def _draw_dataset(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) -> None:
+    """Write a data set without expected outputs to a folder."""
     kernel = kernel.of_problem(problem)
     arguments, arrays = _drawn_arguments(kernel, problem, Draw(which == EXACT, key))
     save_arrays(folder, arrays)
-    expected = expected_outputs(kernel, arguments, arrays)
-    arrays.clear()  # makes room before the expected values are converted
-    outputs = {argument.name: argument for argument in arguments}
-    bounds, is_held = dict[str, float](), dict[str, bool]()
+    (folder / MANIFEST).write_bytes(encoded_manifest(Dataset(which, folder, tuple(arguments), {})))
+
+
+def _evaluated(
+    kernel: Kernel, problem: Problem, made: Dataset, probe: Dataset | None, key: int
+) -> Dataset:
+    """Write expected outputs and bounds of a drawn data set into its folder; return it with its bounds.
+
+    ``probe`` shows which outputs are exact.
+    """
+    kernel = kernel.of_problem(problem)
+    expected = reevaluated(kernel, made, {})
+    outputs = {argument.name: argument for argument in made.arguments}
+    is_held = dict[str, bool]()
     for name in list(expected):
         wide = expected.pop(name)
         # A reference may have no finite value on exact data, for example a logarithm of negative integers.
-        if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
+        if made.name != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
             raise kernel.error(
                 f"reference: no value of {name} is finite, so nothing can be compared"
             )
-        bounds[name] = 0.0
+        made.bounds[name] = 0.0
         stored, held = stored_values(wide, outputs[name])
         del wide
-        np.save(folder / f"{name}.expected.npy", stored)
+        np.save(made.folder / f"{name}.expected.npy", stored)
         if stored.dtype.kind in "fc":
             is_held[name] = held
-    made = Dataset(which, folder, tuple(arguments), bounds)
     by_element = _set_bounds(kernel, problem, made, is_held, probe, key)
-    # The smaller time: wall time includes other programs, CPU time adds up all cores.
-    seconds = min(time.perf_counter() - wall_begin_s, time.process_time() - cpu_begin_s)
-    made = replace(made, by_element=tuple(by_element), seconds=seconds)
-    (folder / MANIFEST).write_bytes(encoded_manifest(made))
+    return replace(made, by_element=tuple(by_element))
 
 
 def _drawn_arguments(
@@ -148,6 +174,8 @@ def _drawn_arguments(
             check_array(kernel, argument, dtype)
         if array is not None:
             arrays[name] = array
+    if not any(argument.kind in ("out", "inout") for argument in arguments):
+        raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
     return arguments, arrays
 
 

@@ -25,15 +25,10 @@ def expected_outputs(
     """Call the reference with float64 or float32 arrays, and return the expected values of every output.
 
     The values are float64 or complex128, or integers and bools in the output's type, and may be views.
-    Without a reference the result is empty.
     """
     outputs = {
         argument.name: argument for argument in arguments if argument.kind in ("out", "inout")
     }
-    if not outputs:
-        raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
-    if "reference" not in kernel.hooks:
-        return {}
     result = _called(kernel, arguments, arrays, is_single)
     if result is None:
         raise kernel.error("reference: returned nothing; return the expected output")
