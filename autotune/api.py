@@ -103,6 +103,7 @@ def tune(
     budget: str | None = None,
     effort: str = "quick",
     strategy: str = "auto",
+    strategy_options: Mapping[str, Value] | None = None,
     objective: str = "time",
     device: str | None = None,
     fleet: Client | None = None,
@@ -135,6 +136,8 @@ def tune(
         The effort of ``autotune run --effort``.
     strategy : str
         See ``autotune list strategies``.
+    strategy_options : mapping, optional
+        Options of a strategy of Kernel Tuner or Optuna, by their names there: ``{"popsize": 10}``.
     objective : {"time", "energy", "edp"}
         The quantity to minimise.
     device : str, optional
@@ -192,6 +195,7 @@ def tune(
         effort=effort,
         budget=budget,
         strategy=strategy,
+        strategy_options=strategy_options or {},
         objective=objective,
         fixed=fixed or {},
         config=config,

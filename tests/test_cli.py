@@ -280,13 +280,16 @@ def test_run_writes_everything_and_prints_the_record(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
-    arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
+    arguments += ["--device", "opencl:cpu", "--budget", "5evals"]
+    arguments += ["--strategy", "kt:pso", "--strategy-option", "popsize=3"]
     assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
     captured = capsys.readouterr()
     assert "n=5003: 5 of 24 tried, budget of 5 evaluations: 5 ok; " in captured.err
     record = json.loads(captured.out)
     assert record["kernel"] == "saxpy"
-    assert [entry["problem"] for entry in record["problems"]] == [{"n": 5003}]
+    (entry,) = record["problems"]
+    assert entry["problem"] == {"n": 5003}
+    assert entry["origin"]["strategy"] == "kt:pso (popsize=3)"
     (folder,) = (tmp_path / "out").iterdir()
     names = {file.name for file in folder.iterdir()}
     assert {"saxpy.json", "saxpy.hpp", "saxpy.md", "saxpy.html"} <= names
@@ -299,6 +302,7 @@ def test_run_writes_everything_and_prints_the_record(
     assert run(["results", "saxpy", "--runs", "--json"]) == 0
     (ran,) = json.loads(capsys.readouterr().out)
     assert (ran["ended"], ran["rows"], ran["id"]) == ("budget", 5, rows[0]["run"])
+    assert "--strategy-option popsize=3" in ran["command"]
     assert run(["results", "--runs"]) == 0 and " budget " in capsys.readouterr().out
 
     asked = ["lookup", "saxpy", "n=5003", "--spaces", SAXPY, "--device", record["device"]["name"]]
@@ -461,6 +465,7 @@ NOT_RUN = {
     "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
         "searches for two minutes"
     ),
+    "autotune run sgemm --strategy kt:pso --strategy-option popsize=10": "searches for a minute",
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; tests/test_retune.py runs it on two",
     "autotune retune --all --max-hours 8": "tunes for hours; tests/test_retune.py runs it on two kernels",
     "autotune check-tuned sgemm --threshold 3": (

@@ -134,11 +134,12 @@ class StrictSession(Watched):
         assert all(0 <= index < len(self.recording.space) for index in indices)
 
 
-def run(name, recording, budget, seed=0, kind=StrictSession):
+def run(name, recording, budget, seed=0, kind=StrictSession, options=None):
     """Search until the end: the budget's, the space's, or where little is left to gain."""
     strict = kind(recording, budget)
     try:
-        strategies.find(name)(recording.space, strict, np.random.default_rng(seed))
+        search = strategies.find(name, options=options)
+        search(recording.space, strict, np.random.default_rng(seed))
     except BudgetSpent:
         assert strict.ended, "BudgetSpent of its own making"
     else:
@@ -258,6 +259,61 @@ def test_an_unexpected_error_of_a_strategy_ends_the_search(synthetic, monkeypatc
     monkeypatch.setattr("kernel_tuner.strategies.pso.tune", tune)
     with pytest.raises(KeyError, match="a fault of the library"):
         run("kt:pso", synthetic, 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("kt:genetic_algorithm", {"popsize": 4, "method": "uniform"}),
+        ("optuna:nsgaii", {"population_size": 4}),
+    ],
+)
+def test_options_reach_the_library(name, options, synthetic):
+    path = run(name, synthetic, 25, options=options).path
+    assert path != run(name, synthetic, 25).path
+
+
+def test_options_have_the_types_of_the_library():
+    given = {"popsize": "4", "F": 1, "constraint_aware": "false", "method": "rand1bin"}
+    found = strategies.checked_options("kt:diff_evo", given)
+    assert found == {"popsize": 4, "F": 1.0, "constraint_aware": False, "method": "rand1bin"}
+    assert list(map(type, found.values())) == [int, float, bool, str]
+    given = {"n_startup_trials": "2", "multivariate": True, "prior_weight": "0.5"}
+    found = strategies.checked_options("optuna:tpe", given)
+    assert found == {"n_startup_trials": 2, "multivariate": True, "prior_weight": 0.5}
+
+
+def test_a_population_larger_than_the_space_is_cut(synthetic):
+    options = {"popsize": 500}
+    assert len(run("kt:genetic_algorithm", part(synthetic, 12), 30, options=options).path) == 12
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("kt:diff_evo", {"method": "foo"}), ("optuna:nsgaii", {"population_size": 0})],
+)
+def test_a_value_that_the_library_refuses_is_an_error_of_usage(name, options, synthetic):
+    option, value = next(iter(options.items()))
+    with pytest.raises(UsageError, match=f"{name} fails with {option}={value}: "):
+        run(name, synthetic, 20, options=options)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "message"),
+    [
+        ("kt:pso", "popsiz", 1, r"unknown option 'popsiz'; did you mean 'popsize'\? \(known: .*c1"),
+        ("kt:pso", "popsize", "1.5", r"option popsize=1.5: expected an integer"),
+        ("kt:pso", "w", "nan", r"expected a number"),
+        ("kt:pso", "constraint_aware", "maybe", r"expected true or false"),
+        ("optuna:tpe", "seed", 1, r"unknown option 'seed'"),
+        ("auto", "popsize", 1, r"strategy auto has no options"),
+        ("optuna:random", "x", 1, r"has no options"),
+        ("kt:psso", "x", 1, r"unknown strategy"),
+    ],
+)
+def test_a_wrong_option_is_refused(name, option, value, message):
+    with pytest.raises(UsageError, match=message):
+        strategies.checked_options(name, {option: value})
 
 
 def check_origin(name, recording, proposed, patience):

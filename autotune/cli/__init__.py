@@ -3,7 +3,8 @@
 Results go to stdout, all other text to stderr. An expected error prints one message and exits with the
 code of its class in `autotune.errors`. A command imports the modules that it needs when it runs.
 
-Commands are in `runs`, `kernels`, `records`, `transfer`, `upkeep`, `regression` and `machine`. They share `console`.
+Commands are in `runs`, `kernels`, `records`, `transfer`, `upkeep`, `regression` and `machine`. They share `console`
+and `completion`.
 """
 
 from __future__ import annotations
@@ -126,6 +127,8 @@ def run(arguments: list[str]) -> int:
     from autotune.errors import AutotuneError, needing
 
     warnings.showwarning = _show_warning
+    if "_AUTOTUNE_COMPLETE" in os.environ:
+        import_module("autotune.cli.completion")  # click takes its class of bash
     os.environ.pop(
         "TRITON_INTERPRET", None
     )  # it would stop Triton from compiling, here and in workers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,11 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import shown
+from autotune.cli.completion import kernel_names, strategy_names
 from autotune.errors import UsageError
 from autotune.report.text_table import Table
 
 # ---------------------------------------------------------------------- options
-
-
-def kernel_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return names of kernels for the shell to complete, without running space files."""
-    from autotune.kernel.catalog import space_files
-
-    with suppress(Exception):  # the command itself reports errors
-        return sorted(name for name in space_files() if name.startswith(incomplete))
-    return []
-
 
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -33,6 +23,22 @@ KERNEL = click.argument("kernel", shell_complete=kernel_names)
 SPACES = click.option("--spaces", type=PATH, help="Folder of space files.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 EFFORT_NAMES = click.Choice(["quick", "full"])
+STRATEGY = click.option(
+    "--strategy",
+    metavar="NAME",
+    default="auto",
+    show_default=True,
+    shell_complete=strategy_names,
+    help="Search strategy: auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list "
+    "strategies.",
+)
+STRATEGY_OPTIONS = click.option(
+    "--strategy-option",
+    "strategy_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Option of a strategy of Kernel Tuner or Optuna, for example popsize=10 (repeatable).",
+)
 FLEET = click.option(
     "--fleet",
     metavar="WHERE",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, shown, warn
+from autotune.cli.completion import kernel_names
 from autotune.cli.console import (
     JSON,
     KERNEL,
     PATH,
     SPACES,
-    kernel_names,
     out_option,
     print_measurements,
     print_table,

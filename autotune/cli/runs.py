@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli import json_text, warn
+from autotune.cli.completion import kernel_names
 from autotune.cli.console import (
     EFFORT_NAMES,
     FLEET,
     SPACES,
+    STRATEGY,
+    STRATEGY_OPTIONS,
     is_given,
-    kernel_names,
     lists,
     out_option,
     print_measurements,
@@ -54,13 +56,8 @@ if TYPE_CHECKING:
     "(200evals). The time covers search and final race, not the preparation of inputs; each problem gets "
     "a minimum.",
 )
-@click.option(
-    "--strategy",
-    default="auto",
-    show_default=True,
-    help="Search strategy: auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list "
-    "strategies.",
-)
+@STRATEGY
+@STRATEGY_OPTIONS
 @click.option(
     "--problem",
     "problems",
@@ -139,6 +136,7 @@ def run(
     effort: str,
     budget: str | None,
     strategy: str,
+    strategy_options: tuple[str, ...],
     problems: tuple[str, ...],
     device: str | None,
     fleet: str | None,
@@ -163,6 +161,7 @@ def run(
     \b
     autotune run sgemm
     autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
+    autotune run sgemm --strategy kt:pso --strategy-option popsize=10
     autotune run transpose --config BLOCK=256
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
@@ -171,6 +170,7 @@ def run(
             "run: --max-hours works only with --fleet; use --budget, a limit per kernel"
         )
     from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.parsing import pairs
     from autotune.run.request import RunOptions
 
     options = RunOptions(
@@ -178,6 +178,7 @@ def run(
         effort=effort,
         budget=budget,
         strategy=strategy,
+        strategy_options=pairs(",".join(strategy_options)),
         objective=objective,
         fixed=lists(fixed),
         config=config,

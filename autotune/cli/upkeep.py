@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
+from autotune.cli.completion import kernel_names
 from autotune.cli.console import (
     EFFORT_NAMES,
     FLEET,
     JSON,
     KERNEL,
     SPACES,
+    STRATEGY,
+    STRATEGY_OPTIONS,
     is_given,
-    kernel_names,
     out_option,
     print_table,
     words,
@@ -129,12 +131,8 @@ def retune_options(
     metavar="TIME|N",
     help="Search budget per problem: 90s, 10m or 200evals; default: by effort.",
 )
-@click.option(
-    "--strategy",
-    default="auto",
-    show_default=True,
-    help="Search strategy; see autotune list strategies.",
-)
+@STRATEGY
+@STRATEGY_OPTIONS
 @FLEET
 @SPACES
 @out_option("Also write record, header and report to OUT/<device>/.")
@@ -153,6 +151,7 @@ def retune(
     effort: str,
     budget: str | None,
     strategy: str,
+    strategy_options: tuple[str, ...],
     fleet: str | None,
     spaces: Path | None,
     out: Path,
@@ -177,20 +176,21 @@ def retune(
     if scheduler:
         _write_schedule(scheduler, every, archs, kernels, max_hours, folder)
         return
+    from autotune.kernel.parsing import pairs
     from autotune.retune import retuning
     from autotune.retune.stale import StaleQuery, find_devices
     from autotune.run.request import EFFORTS
     from autotune.search.session import Budget
-    from autotune.search.strategies import find
+    from autotune.search.strategies import checked_options
 
     _require_selection(kernels, stale, missing)
-    find(strategy)
     options = retune_options(
         fleet,
         max_hours,
         kernels,
         effort=EFFORTS[effort],
         strategy=strategy,
+        strategy_options=checked_options(strategy, pairs(",".join(strategy_options))),
         budget=Budget.parse(budget) if budget else None,
         dry_run=dry_run,
         out=out,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.retune.stale import Target
 from autotune.run.request import EFFORTS, Effort
 from autotune.search.session import Budget, Listener, ignore
+from autotune.values import Value
 
 if TYPE_CHECKING:
     from autotune.fleet.client import Fleet
@@ -75,6 +76,7 @@ class RetuneOptions:
     #: Minimum effort of a search; an entry that was tuned with more effort is searched with that effort.
     effort: Effort = EFFORTS["quick"]
     strategy: str = "auto"
+    strategy_options: Mapping[str, Value] = field(default_factory=dict)
     #: Budget of each problem's search; None: the budget of the effort.
     budget: Budget | None = None
     #: Time in seconds after which no search begins.

@@ -225,7 +225,11 @@ class Retuner:
             device=self.device,
             problems=tuple(target.problem for target in targets),
             effort=effort,
-            goal=Search(self.options.strategy, fresh=any(reason.fresh for reason in first.reasons)),
+            goal=Search(
+                self.options.strategy,
+                fresh=any(reason.fresh for reason in first.reasons),
+                strategy_options=self.options.strategy_options,
+            ),
             budget=self._budget(effort, len(targets)),
             caches=Caches(caches) if caches else None,
             objective=find_objective(objective),

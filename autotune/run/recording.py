@@ -111,7 +111,7 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
             toolchain=run.toolchain,
             device_uuid=race.device_uuid or device.uuid,
             effort="full" if request.effort.name == "full" else "quick",
-            strategy=request.goal.strategy,
+            strategy=request.goal.searched_by,
             seed=request.seed,
             evaluations=len(result.measured),
             command=request.command.encode("ascii", "backslashreplace").decode()[:2000],

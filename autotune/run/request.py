@@ -34,8 +34,16 @@ class Search:
     imported: tuple[tuple[Problem, Configuration], ...] = ()
     #: Whether to measure again, without results from the store.
     fresh: bool = False
+    #: Options of the strategy; see `strategies.checked_options`.
+    strategy_options: Mapping[str, Value] = field(default_factory=dict)
     #: Whether the results are recorded and compared with the device's limits.
     writes_record: ClassVar[bool] = True
+
+    @property
+    def searched_by(self) -> str:
+        """The strategy and its options, as records and the store name them: ``kt:pso (popsize=10)``."""
+        options = f" ({Configuration(self.strategy_options)})" if self.strategy_options else ""
+        return self.strategy + options
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,7 @@ class VerifyOne:
     fixed: Fixed = field(default_factory=dict)
     imported: ClassVar[tuple[tuple[Problem, Configuration], ...]] = ()
     strategy: ClassVar[str] = "none"
+    searched_by: ClassVar[str] = "none"
     #: True, since rows of the store may have been stopped early, without a time.
     fresh: ClassVar[bool] = True
     writes_record: bool = False
@@ -206,14 +215,15 @@ class Request:
 class RunOptions:
     """The user's options of a run, for any kernel; see `autotune.tune` for their meaning.
 
-    The constructor raises `UsageError` for an unknown effort, timing, objective or strategy, or an invalid
-    budget.
+    The constructor raises `UsageError` for an unknown effort, timing, objective or strategy, an invalid
+    budget, or an invalid option of the strategy.
     """
 
     problems: Sequence[str | Mapping[str, Any]] = ()
     effort: str = "quick"
     budget: str | None = None
     strategy: str = "auto"
+    strategy_options: Mapping[str, Any] = field(default_factory=dict)
     objective: str = "time"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     #: The configuration to measure instead of a search.
@@ -233,8 +243,7 @@ class RunOptions:
         if self.timing not in (None, *Caches):
             raise UsageError(unknown("timing", self.timing, Caches))
         find_objective(self.objective)
-        strategies.find(self.strategy)
-        _ = self._budget
+        _ = self._budget, self._strategy_options
 
     def request(self, kernel: Kernel, devices: Sequence[Device]) -> Request:
         """Return the request for a kernel on devices of one model."""
@@ -258,10 +267,14 @@ class RunOptions:
     def _budget(self) -> Budget | None:
         return None if self.budget is None else Budget.parse(self.budget)
 
+    @property
+    def _strategy_options(self) -> dict[str, Value]:
+        return strategies.checked_options(self.strategy, self.strategy_options)
+
     def _goal(self, kernel: Kernel) -> Goal:
         fixed = parsing.restriction(kernel.name, kernel.parameters, self.fixed)
         if self.config is not None:
             configuration = parsing.configuration(kernel, self.config)
             return VerifyOne(configuration, fixed, self.accept)
         imported = fastest_imported(kernel.name) if self.tries_imported else ()
-        return Search(self.strategy, fixed, imported, self.fresh)
+        return Search(self.strategy, fixed, imported, self.fresh, self._strategy_options)

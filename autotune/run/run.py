@@ -96,7 +96,7 @@ class Run(Bench):
         info = RunInfo(
             kernel=self.kernel.name,
             device_name=self.device.name,
-            strategy=self.request.goal.strategy,
+            strategy=self.request.goal.searched_by,
             seed=self.request.seed,
             version=__version__,
             command=self.request.command,

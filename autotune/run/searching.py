@@ -213,7 +213,8 @@ class ProblemSearch:
 
     def _strategy(self, budget: Budget) -> Strategy:
         request = self.bench.request
-        if isinstance(request.goal, VerifyOne):
+        goal = request.goal
+        if isinstance(goal, VerifyOne):
             return in_given_order([])
         others = len(request.others)
         at_once = PER_DEVICE * (1 + others) if others else 1
@@ -221,7 +222,7 @@ class ProblemSearch:
         # and measure at once.
         is_time_scarce = budget.evaluations is None and self.bench.device.is_cuda
         ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
-        return find(request.goal.strategy, at_once, max(at_once, ahead))
+        return find(goal.strategy, at_once, max(at_once, ahead), goal.strategy_options)
 
 
 def _earlier_and_others(

@@ -22,7 +22,7 @@ import importlib
 import math
 import random
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import islice
@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.space import Space
-from autotune.search.base import Session
+from autotune.search.base import BudgetSpent, Session
 from autotune.search.lattice import Ledger, Point, Stuck
+from autotune.values import Configuration, Value
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -86,8 +87,23 @@ class _Finished(Exception):
     """Every configuration is measured. A strategy lets it pass through, like `BudgetSpent`."""
 
 
-def search(name: str, space: Space, session: Session, rng: Generator) -> None:
-    """Run one of `STRATEGIES` until the session ends it or nothing is left to measure."""
+def option_types(name: str) -> dict[str, type[Value]]:
+    """Return the types of the options of one of `STRATEGIES` that have a number or a word as default."""
+    defaults = {option: default for option, (_, default) in _strategy_module(name)._options.items()}
+    return {
+        option: type(default)
+        for option, default in defaults.items()
+        if isinstance(default, bool | int | float | str)
+    }
+
+
+def search(
+    name: str, space: Space, session: Session, rng: Generator, *, given: Mapping[str, Value]
+) -> None:
+    """Run one of `STRATEGIES` until the session ends it or nothing is left to measure.
+
+    ``given`` are the user's options, with types of `option_types`.
+    """
     if len(space) < SMALLEST:
         session.measure(range(len(space)))
         return
@@ -96,7 +112,7 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
     searchspace = _searchspace(space)
     ledger = Ledger(searchspace.lattice, session)
     searchspace.begin(session.best(_MAX_KNOWN))
-    runner = Runner(name, ledger, searchspace, streams)
+    runner = Runner(name, ledger, searchspace, streams, given)
     with streams.inside(), suppress(_Finished):
         while not ledger.is_complete:
             _run_once(name, module, runner)
@@ -113,6 +129,12 @@ def _run_once(name: str, module: Any, runner: Runner) -> None:
             module.tune(searchspace, runner, _options(name, runner))
     except (Stuck, FAILURES.get(name, Stuck)) as error:
         cause = error
+    except (BudgetSpent, _Finished, AutotuneError, OSError):
+        raise
+    except Exception as error:
+        if not runner.given:
+            raise
+        raise UsageError(f"kt:{name} fails with {Configuration(runner.given)}: {error}") from error
     if runner.proposals == before:
         raise AutotuneError(
             f"kt:{name} proposes nothing in this space of {searchspace.size} configurations "
@@ -141,7 +163,7 @@ def _options(name: str, runner: Runner) -> Any:
 
     searchspace, left = runner.searchspace, runner.ledger.session.evaluations_left
     evaluations = searchspace.size if left is None else max(1, min(left, searchspace.size))
-    strategy_options = _strategy_options(name, searchspace)
+    strategy_options = _strategy_options(name, searchspace, runner.given)
     if name != "brute_force":
         strategy_options["max_fevals"] = evaluations
     return Options(
@@ -164,20 +186,30 @@ def _options(name: str, runner: Runner) -> Any:
 
 
 #: Default population of strategies that fail if the population is larger than the space.
-_POPULATIONS = {"firefly_algorithm": 20, "genetic_algorithm": 26, "nsga2": 20, "nsga3": 20}
+_POPULATIONS = {
+    "bayes_opt": 20,
+    "diff_evo": 16,
+    "firefly_algorithm": 20,
+    "genetic_algorithm": 26,
+    "nsga2": 20,
+    "nsga3": 20,
+}
+#: Our defaults of options. The default method of bayes_opt, multi-ultrafast, reads the clock: two searches
+#: with one seed would differ. Its Latin hypercube is not seeded.
+_DEFAULTS = {"bayes_opt": {"method": "multi-fast", "samplingmethod": "random"}}
 
 
-def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
-    """Return options with a population that fits in the space, and a method that follows the seed."""
-    half = searchspace.size // 2
-    if name == "bayes_opt":
-        # The default, multi-ultrafast, reads the clock: two searches with one seed would differ.
-        # The Latin hypercube of bayes_opt is not seeded.
-        return {"popsize": min(20, half), "method": "multi-fast", "samplingmethod": "random"}
+def _strategy_options(name: str, searchspace: Any, given: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the user's options, and a population that fits in the space."""
+    options: dict[str, Any] = {**_DEFAULTS.get(name, {}), **given}
+    if name not in _POPULATIONS:
+        return options
+    population = options.get("popsize", _POPULATIONS[name])
     if name == "diff_evo":
-        dimensions = min(len(searchspace.get_true_tunable_params()), searchspace.size)
-        return {"popsize_times_dimensions": False, "popsize": min(16 * dimensions, half)}
-    return {"popsize": min(_POPULATIONS[name], half)} if name in _POPULATIONS else {}
+        if options.get("popsize_times_dimensions", True):
+            population *= min(len(searchspace.get_true_tunable_params()), searchspace.size)
+        options["popsize_times_dimensions"] = False
+    return {**options, "popsize": min(population, searchspace.size // 2)}
 
 
 class Runner:
@@ -186,11 +218,18 @@ class Runner:
     #: bayes_opt reads this limit; our encoding has no block size that it applies to.
     dev = SimpleNamespace(max_threads=2**31)
 
-    def __init__(self, name: str, ledger: Ledger, searchspace: Any, streams: _Streams) -> None:
+    def __init__(
+        self,
+        name: str,
+        ledger: Ledger,
+        searchspace: Any,
+        streams: _Streams,
+        given: Mapping[str, Value],
+    ) -> None:
         from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig
 
         self.name, self.ledger, self.searchspace = name, ledger, searchspace
-        self.streams = streams
+        self.streams, self.given = streams, given
         #: Number of proposals so far.
         self.proposals = 0
         #: Number of proposals in a row without a new configuration.

@@ -11,16 +11,19 @@ makes another proposal. After `PATIENCE` such proposals in a row, the nearest op
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from autotune.errors import UsageError
 from autotune.kernel.space import Space
 from autotune.search.base import Session
 from autotune.search.lattice import Lattice, Ledger
+from autotune.values import Configuration, Value
 
 if TYPE_CHECKING:
     import optuna
@@ -60,6 +63,24 @@ class _Proposal:
     is_moved: bool
 
 
+#: Types of options by the annotation of the sampler's argument.
+_TYPES: dict[str, type[Value]] = {"bool": bool, "int": int, "float": float, "str": str}
+
+
+def option_types(name: str) -> dict[str, type[Value]]:
+    """Return the types of the arguments of one of `SAMPLERS` that are numbers or words."""
+    sampler, _ = _maker(name)
+    annotations = {
+        option: str(parameter.annotation).removesuffix(" | None")
+        for option, parameter in inspect.signature(sampler).parameters.items()
+    }
+    return {
+        option: _TYPES[kind]
+        for option, kind in annotations.items()
+        if kind in _TYPES and option != "seed" and not option.startswith("warn_")
+    }
+
+
 def search(
     name: str,
     space: Space,
@@ -68,27 +89,30 @@ def search(
     *,
     batch: int = 1,
     window: int | None = None,
+    given: Mapping[str, Value],
 ) -> None:
     """Run one of `SAMPLERS` until the session ends it or nothing is left to measure.
 
     ``batch`` configurations are measured at a time. ``window`` proposals are made ahead and hinted to
-    compilers: by default 1 under a budget of evaluations and `WINDOW` under a time budget.
+    compilers: by default 1 under a budget of evaluations and `WINDOW` under a time budget. ``given``
+    are the user's options, with types of `option_types`.
     """
     if window is None:
         window = WINDOW if session.evaluations_left is None else 1
     with _quiet():
-        search = _Sampling(name, Ledger(Lattice(space), session), int(rng.integers(2**31)))
+        seed = int(rng.integers(2**31))
+        search = _Sampling(name, Ledger(Lattice(space), session), seed, given)
         search.run(batch, batch + window - 1)
 
 
 class _Sampling:
     """One study of Optuna and the configurations of its trials."""
 
-    def __init__(self, name: str, ledger: Ledger, seed: int) -> None:
+    def __init__(self, name: str, ledger: Ledger, seed: int, given: Mapping[str, Value]) -> None:
         import optuna
 
         self.ledger = ledger
-        self.study = optuna.create_study(sampler=_sampler(name, seed))
+        self.study = optuna.create_study(sampler=_sampler(name, seed, given))
         self.space = _distributions(ledger.lattice, name)
         self.learns_from_others = name not in GENERATIONAL
         self.waiting: deque[_Proposal] = deque()
@@ -152,7 +176,16 @@ class _Sampling:
         return time_ms
 
 
-def _sampler(name: str, seed: int) -> Any:
+def _sampler(name: str, seed: int, given: Mapping[str, Value]) -> Any:
+    sampler, options = _maker(name)
+    try:
+        return sampler(seed=seed, **{**options, **given})
+    except Exception as error:
+        raise UsageError(f"optuna:{name} fails with {Configuration(given)}: {error}") from error
+
+
+def _maker(name: str) -> tuple[Any, dict[str, bool]]:
+    """Return the class of a sampler, and our defaults of its arguments."""
     from optuna import samplers
 
     makers: dict[str, tuple[Any, dict[str, bool]]] = {
@@ -165,8 +198,7 @@ def _sampler(name: str, seed: int) -> Any:
         # The constant liar keeps a new proposal away from proposals that wait for their result.
         "tpe": (samplers.TPESampler, {"multivariate": True, "constant_liar": True}),
     }
-    sampler, options = makers[name]
-    return sampler(seed=seed, **options)
+    return makers[name]
 
 
 def _distributions(lattice: Lattice, name: str) -> dict[str, Any]:

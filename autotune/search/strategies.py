@@ -5,7 +5,8 @@ A library is imported when a strategy needs it, not before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -14,11 +15,20 @@ from typing import TYPE_CHECKING
 from autotune.errors import UsageError, extra_of, install, unknown
 from autotune.kernel.space import Space
 from autotune.search.base import BudgetSpent, Session, Strategy
+from autotune.values import Value
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["BudgetSpent", "Session", "Strategy", "StrategyInfo", "available", "find"]
+__all__ = [
+    "BudgetSpent",
+    "Session",
+    "Strategy",
+    "StrategyInfo",
+    "available",
+    "checked_options",
+    "find",
+]
 
 _OWN = {
     "auto": "default: the whole space if the budget allows, else surrogate until little gain is left",
@@ -40,18 +50,16 @@ class StrategyInfo:
     unavailable: str = ""
 
 
-def find(name: str, at_once: int = 1, ahead: int = 1) -> Strategy:
+def find(
+    name: str, at_once: int = 1, ahead: int = 1, options: Mapping[str, Value] | None = None
+) -> Strategy:
     """Return the strategy with a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
     Several devices measure ``at_once`` configurations at a time. Our own strategies make up to ``ahead``
-    proposals before they get the first result, so that compilers and devices do not wait.
+    proposals before they get the first result, so that compilers and devices do not wait. For
+    ``options`` see `checked_options`.
     """
-    known = {info.name: info for info in (_own() if name in _OWN else available())}
-    if name not in known:
-        usable = [info.name for info in known.values() if not info.unavailable]
-        raise UsageError(unknown("strategy", name, usable))
-    if known[name].unavailable:
-        raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
+    _require_usable(name)
     if name in ("random", "exhaustive"):
         return random if name == "random" else exhaustive
     if name in _OWN:
@@ -62,10 +70,67 @@ def find(name: str, at_once: int = 1, ahead: int = 1) -> Strategy:
     if library == "kt":
         from autotune.search import kernel_tuner
 
-        return partial(kernel_tuner.search, short)
+        return partial(kernel_tuner.search, short, given=options or {})
     from autotune.search import optuna
 
-    return partial(optuna.search, short, batch=at_once)
+    return partial(optuna.search, short, batch=at_once, given=options or {})
+
+
+def _require_usable(name: str) -> None:
+    known = {info.name: info for info in (_own() if name in _OWN else available())}
+    if name not in known:
+        usable = [info.name for info in known.values() if not info.unavailable]
+        raise UsageError(unknown("strategy", name, usable))
+    if known[name].unavailable:
+        raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
+
+
+def checked_options(name: str, given: Mapping[str, object]) -> dict[str, Value]:
+    """Return the options of a strategy of Kernel Tuner or Optuna, as values of their types.
+
+    A value may be a text, as on the command line.
+
+    Raises
+    ------
+    UsageError
+        If the strategy is unknown or has no such option, or a value is not of the option's type.
+    """
+    _require_usable(name)
+    if not given:
+        return {}
+    types: Mapping[str, type[Value]] = {}
+    library, _, short = name.rpartition(":")
+    if library == "kt":
+        from autotune.search import kernel_tuner
+
+        types = kernel_tuner.option_types(short)
+    elif library == "optuna":
+        from autotune.search import optuna
+
+        types = optuna.option_types(short)
+    if not types:
+        raise UsageError(f"strategy {name} has no options")
+    found = dict[str, Value]()
+    for option, value in given.items():
+        if option not in types:
+            raise UsageError(f"strategy {name}: {unknown('option', option, types)}")
+        found[option] = _value(f"strategy {name}: option {option}", types[option], str(value))
+    return found
+
+
+#: Texts of the values of a Boolean option.
+_TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _value(option: str, kind: type[Value], text: str) -> Value:
+    try:
+        value = _TRUTHS[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        value = math.nan
+    if isinstance(value, float) and not math.isfinite(value):
+        names = {bool: "true or false", int: "an integer", float: "a number"}
+        raise UsageError(f"{option}={text}: expected {names[kind]}")
+    return value
 
 
 def available() -> list[StrategyInfo]:
