@@ -18,11 +18,12 @@ from autotune.data.arguments import declared_arguments
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.data.sight import unseen_inputs
-from autotune.devices import nvrtc
 from autotune.devices.base import Binary
 from autotune.devices.device import Device, for_arch
-from autotune.errors import MissingDependencyError, NothingValidError, install
+from autotune.errors import MissingDependencyError, NothingValidError, SpecError, install
 from autotune.kernel.launches import (
+    LaunchSequence,
+    bind_arguments,
     exceeded_limit,
     launch_sequence,
     requirement,
@@ -30,7 +31,7 @@ from autotune.kernel.launches import (
     traced_grid,
 )
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
-from autotune.kernel.spec import Kernel, Launch
+from autotune.kernel.spec import Kernel
 from autotune.languages.registry import find_backend
 from autotune.measure.worker_state import Job
 from autotune.run.bench import Bench
@@ -287,39 +288,34 @@ class _DeviceCheck:
             return SampleResult.without_success(
                 "failed", f"the source has no kernel function {missing[0]!r}"
             )
-        if wrong := self._wrong_count(configuration, problem, done.binary, launches.launches):
-            return SampleResult.without_success("failed", wrong)
+        try:
+            self._bind(launches, configuration, problem, done.binary)
+        except SpecError as error:
+            return SampleResult.without_success("failed", str(error))
         entries = done.binary.entries
         registers = max((function.registers or 0 for function in entries), default=None)
         spilled = sum(function.spill_bytes or 0 for function in entries)
         return SampleResult("compiled", registers, spilled)
 
-    def _wrong_count(
+    def _bind(
         self,
+        plan: LaunchSequence,
         configuration: Configuration,
         problem: Problem,
         binary: Binary,
-        launches: Sequence[Launch],
-    ) -> str:
-        """Return the first launch with a wrong number of arguments for its CUDA function, or empty."""
+    ) -> None:
+        """Bind launches to declared arguments without memory; raise `SpecError` if they do not match."""
         kernel = self._kernel
-        if kernel.language_on("cuda") != "cuda":
-            return ""
         # The hook may compute all elements: use the smallest problem of the category.
         alike = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
-        arguments = declared_arguments(kernel, min(alike, key=size_of)).values()
-        passed = [argument.name for argument in arguments if argument.kind != "constant"]
-        passed += kernel.workspaces(configuration, problem, self._device)
-        for launch in launches:
-            name = str(launch.entry)
-            needed = nvrtc.parameter_count(binary.code, binary.symbol(name))
-            given = list(map(str, passed if launch.args is None else launch.args))
-            if needed is not None and needed != len(given):
-                return (
-                    f"{kernel.name}: {name} takes {needed} arguments and gets {len(given)}: "
-                    f"{', '.join(given)}; correct the arguments hook, or args of its Launch"
-                )
-        return ""
+        declared = declared_arguments(kernel, min(alike, key=size_of))
+        passed = {name: value for name, value in declared.items() if value.kind != "constant"}
+        scratch = kernel.workspaces(configuration, problem, self._device)
+        scalars = {name: value.scalar for name, value in passed.items() if value.kind == "scalar"}
+        dtypes = {name: value.dtype for name, value in passed.items()}
+        dtypes |= {name: np.dtype(out.dtype).str for name, out in scratch.items()}
+        arrays = dict.fromkeys([*(passed.keys() - scalars.keys()), *scratch])
+        bind_arguments(plan, [*passed, *scratch], arrays, scalars, dtypes, binary)
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:

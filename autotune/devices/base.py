@@ -149,6 +149,8 @@ class CompiledFunction:
     symbol: str = ""
     #: None if the launch function decides the whole launch.
     convention: Convention | None = None
+    #: Bytes of each parameter, 0 if its type is unknown; None if the compiler does not report parameters.
+    parameter_bytes: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,12 @@ class CudaBackend:
         )
         expression = {symbol: name for name, symbol in done.symbols.items()}
         reported = tuple(
-            replace(entry, name=expression.get(entry.name, entry.name), symbol=entry.name)
+            replace(
+                entry,
+                name=expression.get(entry.name, entry.name),
+                symbol=entry.name,
+                parameter_bytes=nvrtc.parameter_bytes(done.code, entry.name),
+            )
             for entry in nvrtc.compiled_functions(done.log)
         )
         return Binary(done.code, reported, nvrtc.log_warnings(done.log), key="")

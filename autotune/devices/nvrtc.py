@@ -32,6 +32,8 @@ _REPORT_PREFIXES = ("ptxas info", "ptxas         .")
 _WITH_DATA = 4
 #: Kind of a function attribute in a cubin that describes one parameter (EIATTR_KPARAM_INFO).
 _PARAMETER = 0x17
+#: First bit of the parameter's size in the last word of this attribute.
+_SIZE_BIT = 18
 
 #: Name of each source. NVRTC would search the folder of the name, and the working folder is a matter of chance.
 _NAME = b"/nonexistent/kernel.cu"
@@ -131,20 +133,22 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         binding.nvrtcDestroyProgram(program)
 
 
-def parameter_count(cubin: bytes, symbol: str) -> int | None:
-    """Return the number of parameters of a function in a cubin; None if the cubin has no such attribute."""
+def parameter_bytes(cubin: bytes, symbol: str) -> tuple[int, ...] | None:
+    """Return the bytes of each parameter of a function in a cubin; None if the cubin has no such function."""
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
     sections = [struct.unpack_from("<I20xQQ", cubin, table + entry_bytes * n) for n in range(count)]
     for name, at, size in sections:
         if not cubin.startswith(f".nv.info.{symbol}\0".encode(), sections[names][1] + name):
             continue
-        kinds, end = [], at + size
+        found, end = dict[int, int](), at + size
         while at < end:
             form, kind, following = struct.unpack_from("<BBH", cubin, at)
-            kinds.append(kind)
+            if kind == _PARAMETER:
+                ordinal, bits = struct.unpack_from("<4xH2xI", cubin, at + 4)
+                found[ordinal] = bits >> _SIZE_BIT
             at += 4 + (following if form == _WITH_DATA else 0)
-        return kinds.count(_PARAMETER)
+        return tuple(size for _, size in sorted(found.items()))
     return None
 
 

@@ -65,6 +65,10 @@ _HARMLESS = (
     "INVALID_KERNEL_NAME",
     "OUT_OF_RESOURCES",
 )
+#: Bytes of a pointer on a device of 64 bits.
+_POINTER_BYTES = 8
+#: Bytes of the largest vector of OpenCL C.
+_MOST_BYTES = 128
 #: Held by a thread that ignores warnings.
 _ignoring = threading.RLock()
 
@@ -121,6 +125,7 @@ class OpenclBackend:
             CompiledFunction(
                 kernel.function_name,
                 shared_bytes=int(kernel.get_work_group_info(local_bytes, live)),
+                parameter_bytes=_parameter_bytes(kernel),
             )
             for kernel in program.all_kernels()
         )
@@ -140,6 +145,33 @@ class OpenclBackend:
                 f"{device.name} ({device.selector}) is no longer there; run: autotune doctor"
             )
         return OpenclExecutor(device)
+
+
+def _parameter_bytes(kernel: Any) -> tuple[int, ...] | None:
+    """Return the bytes of each parameter of a function; None if the platform does not report types."""
+    cl = pyopencl_module()
+    try:
+        types = [
+            kernel.get_arg_info(place, cl.kernel_arg_info.TYPE_NAME)
+            for place in range(kernel.num_args)
+        ]
+    except cl.Error:
+        return None
+    return tuple(
+        _POINTER_BYTES if name.endswith("*") else _value_bytes(kernel, place)
+        for place, name in enumerate(types)
+    )
+
+
+def _value_bytes(kernel: Any, place: int) -> int:
+    """Return the bytes of a parameter that is no pointer: the platform refuses others; 0 if it takes none."""
+    nbytes = 1
+    while nbytes <= _MOST_BYTES:
+        with suppress(pyopencl_module().Error):
+            kernel.set_arg(place, np.zeros(nbytes, np.uint8))
+            return nbytes
+        nbytes *= 2
+    return 0
 
 
 class OpenclBuffer:

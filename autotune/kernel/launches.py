@@ -20,6 +20,7 @@ from autotune.kernel.expression import (
     substitute,
     value_of,
 )
+from autotune.kernel.matching import require_match
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
 from autotune.values import Configuration, Problem
 
@@ -150,7 +151,8 @@ def bind_arguments(
     """Replace argument names by buffers and scalars, and function names by symbols of the binary.
 
     ``names`` are all arguments and scratch buffers in order, for launches without ``args``. Every name is
-    in ``buffers``, with its element type in ``dtypes``, or in ``scalars``.
+    in ``buffers``, with its element type in ``dtypes``, or in ``scalars``. Raises `SpecError` if a name is
+    unknown, or the binary's function has other parameters.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in (complete_launches(plan, binary, names) if binary else plan).steps:
@@ -163,6 +165,8 @@ def bind_arguments(
         entry = binary.symbol(str(step.entry)) if binary else str(step.entry)
         given = names if step.args is None else step.args
         args = tuple(_value(argument, buffers, scalars) for argument in given)
+        if binary and (function := binary.entry(str(step.entry))):
+            require_match(function, given, args)
         grid, block = _as_three(step.grid), _as_three(step.block)
         result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
     return result

@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from autotune.devices import nvrtc
 from autotune.devices.base import Binary, CompiledFunction, CompileError
 from autotune.devices.device import Device
 from autotune.errors import SpecError
@@ -71,5 +72,9 @@ class CubinLanguage:
                 f"{len(found) or 'no'} cubins match {' '.join(sorted(wanted))}, expected 1; "
                 f"the folder has {', '.join(codes)}"
             )
-        functions = tuple(CompiledFunction(entry) for entry in entries)
-        return Binary(b64decode(codes[found[0]]), functions, "", key="")
+        code = b64decode(codes[found[0]])
+        functions = tuple(
+            CompiledFunction(entry, parameter_bytes=nvrtc.parameter_bytes(code, entry))
+            for entry in entries
+        )
+        return Binary(code, functions, "", key="")
