@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import geometric_mean, mean, quantiles
 from typing import Any
 
+from results_cells import line, short
+
 RESULTS = Path(__file__).parent / "results"
 
 Row = Mapping[str, Any]
@@ -39,9 +41,7 @@ def random_sizes() -> Iterator[str]:
         for kernel in dict.fromkeys(row["kernel"] for row in document["rows"]):
             rows = [row for row in document["rows"] if row["kernel"] == kernel]
             cells = [_spread(rows, time, of) for _, time, of in _COMPARED]
-            yield _line(
-                kernel, _short(document["device"]), str(len(rows)), *cells, _held_tenth(rows)
-            )
+            yield line(kernel, short(document["device"]), str(len(rows)), *cells, _held_tenth(rows))
     yield ""
 
 
@@ -66,7 +66,26 @@ def slowest_answers(count: int = 5) -> Iterator[str]:
         for ratio, _, row in mine[:count]:
             size = "×".join(map(str, row["problem"].values()))
             times = (f"{1000 * row[name]:.1f}" for name in ("answer_ms", "vendor_ms"))
-            yield _line(_short(device), row["kernel"], size, *times, f"**{ratio:.2f}**")
+            yield line(short(device), row["kernel"], size, *times, f"**{ratio:.2f}**")
+    yield ""
+
+
+def held_out_sizes() -> Iterator[str]:
+    """Yield the section of `size_data.py --held-out`: one line for each kernel and device."""
+    document = _read(RESULTS / "held-out.json")
+    yield from (
+        "## Sizes that are held out of the fit",
+        "",
+        "Speed of the answer over the best measured configuration, on sizes that the fit has not seen. "
+        f"Command: `{document['command']}`.",
+        "",
+        "|kernel|device|date|configurations|sizes|geometric mean|lower tenth|worst|",
+        "|---|---|---|--:|--:|--:|--:|--:|",
+    )
+    for row in document["rows"]:
+        counts = str(row["configurations"]), str(row["sizes"])
+        shares = (f"{row[name]:.3f}" for name in ("mean", "tenth", "worst"))
+        yield line(row["kernel"], short(row["device"]), row["date"], *counts, *shares)
     yield ""
 
 
@@ -90,8 +109,8 @@ def left_out_problems() -> Iterator[str]:
         if not alone:
             continue
         others = [row for row in mine if row["left_out_within"]]
-        yield _line(
-            *(kernel, _short(device)),
+        yield line(
+            *(kernel, short(device)),
             *(f"{mean(row[name] for row in alone):.3f}" for name in ("expected", "got")),
             f"{min(row['got'] for row in alone):.3f}",
             *(_held(alone), _held(others)),
@@ -121,7 +140,7 @@ def other_devices() -> Iterator[str]:
             if (row["kernel"], row["device"], row["tuned"]) == (kernel, device, tuned)
         ]
         means = f"{geometric_mean(shares):.3f}", f"{min(shares):.3f}"
-        yield _line(kernel, _short(device), _short(tuned), str(len(shares)), *means)
+        yield line(kernel, short(device), short(tuned), str(len(shares)), *means)
     yield ""
 
 
@@ -152,11 +171,3 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _origin(document: Mapping[str, Any]) -> str:
     return f"{document['device']}, driver {document['driver']}, {document['date'][:10]}"
-
-
-def _short(device: str) -> str:
-    return next((word for word in device.split() if any(c.isdigit() for c in word)), device)
-
-
-def _line(*cells: str) -> str:
-    return f"|{'|'.join(cells)}|"

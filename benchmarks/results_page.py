@@ -1,7 +1,8 @@
-"""Write the races against the vendor's libraries into README.md, its picture and docs/results.md.
+"""Write the results into README.md, its picture, docs/results.md, docs/winners.md and docs/kernels/.
 
 ``results/vendor-<device>.json`` holds the tuned sizes of a device, ``results/unlisted-<device>.json`` sizes
-that are not tuned; `answers_page` reads the other results. The script replaces the text between the marks.
+that are not tuned; `answers_page`, `triton_page` and `kernel_tables` read the other results. The script
+replaces the text between the marks.
 
 python benchmarks/results_page.py [--check]
 """
@@ -13,27 +14,33 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from statistics import geometric_mean
 from typing import Any
 
 import answers_page
+import kernel_tables
 import problem_sizes
 import rows as torch_rows
 import triton_page
+from results_cells import SPREAD_HEAD, is_slower, line, short, size_text, span, spread_cells
 from results_picture import picture
 
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
 from autotune.measure.roofline import ARITHMETIC, Limits, share
+from autotune.report.content import content_of
+from autotune.report.results import winners
 from autotune.run.device_limits import known_limits
 from autotune.tuned.reading import read_all
 from autotune.values import Problem
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
-PICTURE = "docs/results.svg"
+RUN_BEGIN, RUN_END = "<!-- run -->\n", "<!-- /run -->"
+#: All states of the L2 cache, for docs/results.md; cold alone, for the README's first screen.
+PICTURE, COLD_PICTURE = "docs/results.svg", "docs/results-cold.svg"
 _NOTHING = "Nothing is recorded yet.\n"
 #: Of the tables of docs/results.md.
 _COLUMNS = (
@@ -51,13 +58,6 @@ _COLUMNS = (
         "bits",
     ),
 )
-
-#: Of the tables on the pages of kernels.
-_KERNEL_COLUMNS = ("time, µs", "cold", "clean", "hot", "of limit")
-#: Pages of kernels with a table of all their sizes.
-KERNEL_PAGES = {
-    f"docs/kernels/{name}.md": name for name in ("conv1d", "hgemm", "reduce_op", "spmm")
-}
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
@@ -77,30 +77,33 @@ _USUAL = {
     "copy": "cudaMemcpyAsync",
 }
 
-#: What the README shows: large and small, ahead and behind.
-EXAMPLES: Sizes = {
-    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 333, "n": 777, "k": 555}],
-    "sgemm_tf32x3": [{"m": 4096, "n": 4096, "k": 4096}],
-    "reduce": [{"n": 1 << 24}],
-    "gemv": [{"m": 32768, "n": 256}],
-}
 
-
-def summary(documents: Sequence[Document]) -> str:
-    """The part of the README: the picture, some rows, and where they come from."""
-    if not documents:
-        return _NOTHING
-    shown = [(document, _chosen(document, EXAMPLES)) for document in documents]
-    return "\n".join(
-        [
-            f"![Speed over the vendor's fastest call, by kernel and size]({PICTURE})",
-            "",
-            *_table(shown, EXAMPLES, ("time, µs", "cold (95 %)", "clean", "hot")),
-            "",
-            textwrap.fill(_provenance(*documents), 120, break_on_hyphens=False),
-            "",
-        ]
+def first_screen() -> str:
+    """Return a run's table for the README: some winners of a shipped record, as its report has them."""
+    (record,) = (
+        each for each in read_all(ROOT / "reports", "conv1d") if "H200" in each.device.name
     )
+    content = content_of(record, [])
+    chosen = [
+        found
+        for found in content.problems
+        if found.problem["n"] == 1 << 26 and found.problem["mask_in"] == "array"
+    ]
+    table = winners(replace(content, problems=tuple(chosen)))
+    kept = [i for i, name in enumerate(table.columns) if name not in ("Rate", "95 % interval")]
+    lines = [
+        line(*(row.split(" | ")[i].strip("| ") for i in kept))
+        for row in table.markdown().splitlines()
+    ]
+    day = max(found.entry.origin.tuned_on for found in chosen if found.entry)[:10]
+    return "\n".join(
+        [f"`autotune run conv1d --budget 90s` on an {record.device.name}, {day}:", "", *lines, ""]
+    )
+
+
+def origin(documents: Sequence[Document]) -> str:
+    """Return where the races of the README's picture come from."""
+    return f"{textwrap.fill(_provenance(*documents), 120, break_on_hyphens=False)}\n"
 
 
 def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
@@ -112,6 +115,8 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
     }
     return "\n".join(
         [
+            f"![Speed over the vendor's fastest call, by kernel and size]({Path(PICTURE).name})",
+            "",
             "## Summary",
             "",
             *_summary(documents),
@@ -122,6 +127,7 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
             *triton_page.decorator(),
             *answers_page.random_sizes(),
             *answers_page.slowest_answers(),
+            *answers_page.held_out_sizes(),
             *answers_page.left_out_problems(),
             *answers_page.other_devices(),
             "## Tuned sizes",
@@ -132,17 +138,6 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
             *_section(_sorted(answered.values()), untuned),
         ]
     )
-
-
-def kernel_table(documents: Sequence[Document], kernel: str) -> str:
-    """Return the part of a kernel's page: all tuned sizes, devices in columns."""
-    sizes = {**problem_sizes.TUNED, **problem_sizes.STUDY}
-    measured = [
-        (document, rows)
-        for document in documents
-        if (rows := [row for row in document["rows"] if row["kernel"] == kernel])
-    ]
-    return "\n".join([*_table(measured, sizes, _KERNEL_COLUMNS, names_kernel=False), ""])
 
 
 def _summary(documents: Sequence[Document]) -> list[str]:
@@ -160,10 +155,10 @@ def _losses(documents: Sequence[Document]) -> list[str]:
     found: dict[str, dict[str, list[str]]] = {}
     for document in documents:
         for row in document["rows"]:
-            slower = [row[name] for name in problem_sizes.STATES.values() if _is_slower(row, name)]
+            slower = [row[name] for name in problem_sizes.STATES.values() if is_slower(row, name)]
             if slower:
                 mark = "" if row["quality"] == "exact" else "\\*"
-                text = f"{_size(row['problem'])}{mark} {min(slower):.3f}"
+                text = f"{size_text(row['problem'])}{mark} {min(slower):.3f}"
                 by_device = found.setdefault(row["kernel"], {})
                 by_device.setdefault(_short(document), []).append(text)
     devices = list(dict.fromkeys(_short(document) for document in documents))
@@ -171,7 +166,7 @@ def _losses(documents: Sequence[Document]) -> list[str]:
     lines += [f"|kernel|{'|'.join(devices)}|", f"|---|{'---|' * len(devices)}"]
     for kernel in filter(found.__contains__, problem_sizes.KERNELS):
         cells = ("; ".join(found[kernel].get(device, [])) for device in devices)
-        lines.append(_line(kernel, *cells))
+        lines.append(line(kernel, *cells))
     return [*lines, ""]
 
 
@@ -187,7 +182,7 @@ def _section(documents: Sequence[Document], sizes: Sizes, has_summary: bool = Fa
         if rows and not has_summary:
             lines += [_provenance(document), "", *_kernels_table(rows), ""]
         notes = [
-            f"- {row['kernel']}: failed at {_size(row['problem'])}: {row['error']}"
+            f"- {row['kernel']}: failed at {size_text(row['problem'])}: {row['error']}"
             for row in failures
         ]
         known = {_key(row) for row in (*rows, *failures)}
@@ -199,52 +194,21 @@ def _section(documents: Sequence[Document], sizes: Sizes, has_summary: bool = Fa
                 notes.append(f"- {kernel}: not measured: {problem_sizes.listed(missing)}")
         lines += [*notes, ""] if notes else []
         if rows:
-            lines += [*_table([(document, _known(document))], sizes, _COLUMNS), ""]
+            lines += [*_table(document, sizes), ""]
     return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
 
 
 def _kernels_table(rows: Sequence[Row]) -> list[str]:
     """Return the geometric mean and the worst ratio of each kernel in each state; new sizes apart."""
-    lines = [
-        f"|kernel|sizes|slower at|{'|'.join(problem_sizes.STATES)}|",
-        "|---|--:|--:|---|---|---|",
-    ]
+    lines = [f"|kernel|{SPREAD_HEAD[0]}", f"|{SPREAD_HEAD[1]}"]
     for suffix, is_listed in (("", True), (", new sizes", False)):
         chosen = [row for row in rows if row.get("listed", True) is is_listed]
         for kernel in problem_sizes.KERNELS:
             mine = [row for row in chosen if row["kernel"] == kernel and row["ratio"]]
             if not mine:
                 continue
-            slower = sum(
-                any(_is_slower(row, name) for name in problem_sizes.STATES.values()) for row in mine
-            )
-            cells = [_spread(mine, column) for column in problem_sizes.STATES.values()]
-            lines.append(_line(f"{kernel}{suffix}", str(len(mine)), str(slower), *cells))
+            lines.append(line(f"{kernel}{suffix}", *spread_cells(mine)))
     return lines
-
-
-def _spread(rows: Sequence[Row], column: str) -> str:
-    """Return the geometric mean of a column and its worst ratio with the size, "" where no row has it."""
-    measured = [row for row in rows if row.get(column) is not None]
-    if not measured:
-        return ""
-    worst = min(measured, key=lambda row: float(row[column]))
-    mean = geometric_mean([row[column] for row in measured])
-    return f"{mean:.3f}, {worst[column]:.3f} at {_size(worst['problem'])}"
-
-
-def _is_slower(row: Row, column: str) -> bool:
-    interval = row.get(f"{column}_ci")
-    return bool(interval) and interval[1] < 1
-
-
-def _size(problem: Mapping[str, int | str]) -> str:
-    """Return a size as one word where it is a product: ``1111×901×703``."""
-    return problem_sizes.describe(problem).replace(" x ", "×")
-
-
-def _line(*cells: str) -> str:
-    return f"|{'|'.join(cells)}|"
 
 
 def _sorted(documents: Iterable[Document]) -> list[Document]:
@@ -274,42 +238,22 @@ def _drawn(row: Row) -> Row:
     return found
 
 
-def _chosen(document: Document, sizes: Sizes) -> list[Row]:
-    return [row for row in document["rows"] if row["problem"] in sizes.get(row["kernel"], [])]
-
-
 def _key(row: Row) -> str:
     return f"{row['kernel']} {json.dumps(row['problem'], sort_keys=True)}"
 
 
-def _table(
-    devices: Sequence[tuple[Document, Sequence[Row]]],
-    sizes: Sizes,
-    columns: Sequence[str],
-    names_kernel: bool = True,
-) -> list[str]:
-    """Return one line per kernel and size, devices side by side; of a device the columns that any row fills."""
-    head, rule = ("|kernel|size|", "|---|---|") if names_kernel else ("|size|", "|---|")
-    by_key = [
-        {_key(row): _cells(with_limit(row, str(document["device"]))) for row in rows}
-        for document, rows in devices
+def _table(document: Document, sizes: Sizes) -> list[str]:
+    """Return one line per kernel and size of a device, with the columns that any row fills."""
+    rows = sorted(_known(document), key=lambda row: _place(row, sizes))
+    filled = [_cells(with_limit(row, str(document["device"]))) for row in rows]
+    columns = [column for column in _COLUMNS if any(column in cells for cells in filled)]
+    lines = [
+        line(
+            row["kernel"], size_text(row["problem"]), *(cells.get(column, "") for column in columns)
+        )
+        for row, cells in zip(rows, filled, strict=True)
     ]
-    filled = [
-        [column for column in columns if any(column in cells for cells in by_size.values())]
-        for by_size in by_key
-    ]
-    for (document, _), shown in zip(devices, filled, strict=True):
-        short = f"{_short(document)}: " if len(devices) > 1 else ""
-        head += "".join(f"{short}{column}|" for column in shown)
-        rule += "--:|" * len(shown)
-    any_row = {_key(row): row for _, rows in reversed(devices) for row in rows}
-    lines = []
-    for key, row in sorted(any_row.items(), key=lambda item: _place(item[1], sizes)):
-        cells = [row["kernel"], _size(row["problem"])][not names_kernel :]
-        for by_size, shown in zip(by_key, filled, strict=True):
-            cells += [by_size.get(key, {}).get(column, "") for column in shown]
-        lines.append(_line(*cells))
-    return [head, rule, *lines]
+    return [line("kernel", "size", *columns), f"|---|---|{'--:|' * len(columns)}", *lines]
 
 
 def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
@@ -351,9 +295,7 @@ def _cells(row: Row) -> dict[str, str]:
     cells = {"time, µs": f"{_rounded(1000 * time_ms)}{mark}", **_rate(row, time_ms)}
     if row["ratio"]:
         low, high = row["ratio_ci"]
-        ratio = f"{_ratio(row, 'ratio')} ({low:.3f}–{high:.3f})"
         loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
-        cells["cold (95 %)"] = f"{loaded}{ratio}"
         cells["cold"] = f"{loaded}{_ratio(row, 'ratio')}"
         cells["95 %"] = f"{low:.3f}–{high:.3f}"
         cells["fastest rival"] = _name(row.get("rival") or "", row["kernel"])
@@ -373,7 +315,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _ratio(row: Row, column: str) -> str:
-    return f"**{row[column]:.3f}**" if _is_slower(row, column) else f"{row[column]:.3f}"
+    return f"**{row[column]:.3f}**" if is_slower(row, column) else f"{row[column]:.3f}"
 
 
 def _name(rival: str, kernel: str) -> str:
@@ -401,16 +343,7 @@ _kernel = cache(find_kernel)
 
 
 def _short(document: Document) -> str:
-    """``H100`` of ``NVIDIA H100 80GB HBM3``."""
-    name = str(document["device"])
-    return next((word for word in name.split() if any(c.isdigit() for c in word)), name)
-
-
-def _span(first: str, last: str) -> str:
-    """Return two dates as ``2026-11-22 to 27``."""
-    if first == last:
-        return first
-    return f"{first} to {last[8:] if first[:8] == last[:8] else last}"
+    return short(str(document["device"]))
 
 
 def _provenance(*documents: Document) -> str:
@@ -429,8 +362,7 @@ def _origin(document: Document) -> str:
         for version in _versions(library, rows, document)
     ]
     return (
-        f"{document['device']}, driver {document['driver']}, {', '.join(versions)}, "
-        f"{_span(dates[0], dates[-1])}"
+        f"{document['device']}, driver {document['driver']}, {', '.join(versions)}, {span(dates)}"
     )
 
 
@@ -444,21 +376,21 @@ def _versions(library: str, rows: Iterable[Row], document: Document) -> list[str
 def main() -> None:
     """Replace what is between the marks, or say which files are out of date."""
     measured = _documents("vendor")
+    readme = _between_marks(_text("README.md"), first_screen(), RUN_BEGIN, RUN_END)
     texts = {
-        "README.md": _between_marks("README.md", summary(measured)),
+        "README.md": _between_marks(readme, origin(measured)),
         "docs/results.md": _between_marks(
-            "docs/results.md", page(measured, _documents("unlisted"))
+            _text("docs/results.md"), page(measured, _documents("unlisted"))
         ),
     }
-    for name, kernel in KERNEL_PAGES.items():
-        texts[name] = _between_marks(name, kernel_table(measured, kernel))
+    for name, lines in kernel_tables.pages(measured).items():
+        texts[name] = _between_marks(_text(name), "".join(f"{each}\n" for each in lines))
     if any(problem_sizes.is_current(row) for document in measured for row in document["rows"]):
-        texts[PICTURE] = picture(
-            {
-                _short(document): [*_known(document), *_against_torch(document["device"])]
-                for document in measured
-            }
-        )
+        drawn = {
+            _short(document): [*_known(document), *_against_torch(document["device"])]
+            for document in measured
+        }
+        texts[PICTURE], texts[COLD_PICTURE] = picture(drawn), picture(drawn, ("cold",))
     if "--check" not in sys.argv:
         for name, text in texts.items():
             (ROOT / name).write_text(text, encoding="utf-8")
@@ -468,9 +400,15 @@ def main() -> None:
         sys.exit(f"{', '.join(old)}: results are out of date; run this without --check")
 
 
-def _between_marks(name: str, text: str) -> str:
-    before, _, rest = (ROOT / name).read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}"
+def _between_marks(page_text: str, text: str, begin: str = BEGIN, end: str = END) -> str:
+    before, mark, rest = page_text.partition(begin)
+    if not mark:
+        raise ValueError(f"a page has no {begin.strip()}")
+    return f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def _documents(kind: str) -> list[Document]:

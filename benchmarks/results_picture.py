@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 #: Pixels; small enough that text is readable on a telephone, which shows it at two thirds.
 WIDTH = 500
-_LEFT, _RIGHT, _TOP, _BAND = 48, WIDTH - 14, 60, 88
+_LEFT, _RIGHT, _TOP, _HEAD, _STATE = 48, WIDTH - 14, 60, 28, 20
 _TICKS = (0.5, 1, 2, 5, 10, 20)
 #: Kernels in the picture and their rivals; ``rows`` are softmax and similar kernels.
 _VENDORS = {
@@ -32,8 +32,12 @@ _VENDORS = {
 }
 
 
-def picture(devices: Mapping[str, Sequence[Row]]) -> str:
+def picture(
+    devices: Mapping[str, Sequence[Row]], states: Sequence[str] = tuple(problem_sizes.STATES)
+) -> str:
     """Return the picture of measured rows by the device's short name, as SVG for light and dark pages.
+
+    Each kernel has a row of dots for each of `states`; the least ratio is named for all states.
 
     Rows of an earlier form are left out, and devices that have no others. A row may lack the ratio of a
     state, and may have a ``name`` in place of a problem.
@@ -64,23 +68,26 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
         mean = at(geometric_mean([row[column] for row in rows]))
         return {"y": y, "colour": colour, "spans": spans, "mean": mean}
 
-    bands = []
+    bands: list[dict[str, Any]] = []
+    band_height = _HEAD + _STATE * len(states)
     for kernel in (*problem_sizes.SIZES, "rows"):
         of_kernel = [row for row in everything if row["kernel"] == kernel]
         if not of_kernel:
             continue
-        top, columns = _TOP + _BAND * len(bands), _columns(of_kernel)
-        states = {state: top + 30 + 20 * place for place, state in enumerate(columns)}
+        top, columns = _TOP + band_height * len(bands), _columns(of_kernel)
+        shown = [state for state in states if state in columns]
+        heights = {state: top + 30 + _STATE * place for place, state in enumerate(shown)}
         bands.append(
             {
                 "kernel": kernel,
                 "vendor": _VENDORS[kernel],
                 "worst": _worst(of_kernel),
                 "top": top,
-                "states": states.items(),
+                "foot": top + band_height - 8,
+                "states": heights.items(),
                 "rows": [
                     dots(mine, columns[state], place, y + 6 * place - 3)
-                    for state, y in states.items()
+                    for state, y in heights.items()
                     for place, rows in enumerate(compared.values())
                     if (mine := [row for row in rows if row["kernel"] == kernel])
                 ],
@@ -92,7 +99,7 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> str:
         width=WIDTH,
         left=_LEFT,
         right=_RIGHT,
-        bottom=_TOP + _BAND * len(bands),
+        bottom=_TOP + band_height * len(bands),
         legend=66,
         middle=max(at(1), 116),  # as far as the words left of the line find room
         even=at(1),

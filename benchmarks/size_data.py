@@ -1,4 +1,7 @@
-"""Reads the times on random sizes that shipped answers are fitted to: lists them, fits a record, fills a store.
+"""Reads the times on random sizes that shipped answers are fitted to: lists them, fits records, fills a store.
+
+`--held-out` fits every shipped record and writes `results/held-out.json`: the speed of the answers on sizes that are
+held out of the fit, as a share of the best measured configuration.
 
 A file of `results/sizes/` has the times of one kernel on one device, in the order of measuring, as JSON
 compressed by xz: `configurations`, `fields`, and for each of `sizes` the values of the fields and pairs of the
@@ -6,6 +9,7 @@ number of a configuration and its milliseconds.
 
     python benchmarks/size_data.py
     python benchmarks/size_data.py --fit reports/NVIDIA_H200/sgemm.json --write
+    python benchmarks/size_data.py --held-out
     python benchmarks/size_data.py --store sqlite:///sizes.sqlite
 """
 
@@ -16,18 +20,24 @@ import json
 import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
 
-from harness import RESULTS, finish
+import numpy as np
+from harness import RESULTS, ROOT, finish, rows_in, write
 
 from autotune import __version__
+from autotune.answers.category import HeldOutShares
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint
 from autotune.report.publish import amend
 from autotune.run.recording import fitted_with
 from autotune.run.size_times import TimeMatrix
 from autotune.store import ROTATED, RunInfo, Scope, SizeTimes, Store
-from autotune.tuned.reading import read
+from autotune.tuned.reading import read, read_all
+from autotune.tuned.record import TunedRecord
 from autotune.tuned.writing import accepted
 from autotune.values import Configuration, Problem
 
@@ -72,11 +82,14 @@ def main() -> None:
     )
     parser.add_argument("--fit", type=Path, metavar="RECORD", help="fit its answers anew")
     parser.add_argument("--write", action="store_true", help="with --fit: into the record's folder")
+    parser.add_argument("--held-out", action="store_true", help="fit all shipped records")
     parser.add_argument("--store", metavar="ADDRESS", help="store to add the times to")
     options = parser.parse_args()
     every = [SizeData.read(file) for file in sorted(FOLDER.glob("*.json.xz"))]
     if options.fit:
         fit(options.fit, every, options.write)
+    elif options.held_out:
+        write_held_out(every)
     elif options.store:
         fill(options.store, every)
     else:
@@ -91,11 +104,48 @@ def fit(file: Path, every: Sequence[SizeData], is_written: bool) -> None:
     """Fit a record to the times of its kernel and device; print what held-out sizes get."""
     record = read(file)
     (data,) = (d for d in every if (d.kernel, d.device) == (record.kernel, record.device.name))
-    sizes = TimeMatrix(map(Configuration, data.configurations), data.rows()).portfolio()
-    fitted, held_out = fitted_with(record, find_kernel(record.kernel), record.portfolio, sizes)
+    fitted, held_out = refitted(record, data)
     print(f"held-out sizes get {held_out}")
     if is_written:
         amend(file.parents[1], fitted, accepted)
+
+
+def refitted(record: TunedRecord, data: SizeData) -> tuple[TunedRecord, HeldOutShares]:
+    """Return a record with answers fitted to `data`, and what held-out sizes get."""
+    sizes = TimeMatrix(map(Configuration, data.configurations), data.rows()).portfolio()
+    return fitted_with(record, find_kernel(record.kernel), record.portfolio, sizes)
+
+
+def write_held_out(every: Sequence[SizeData]) -> None:
+    """Write the shares of held-out sizes for each record of reports/ with times on random sizes."""
+    records = {
+        (record.kernel, record.device.name): record
+        for name in dict.fromkeys(data.kernel for data in every)
+        for record in read_all(ROOT / "reports", name)
+    }
+    file = RESULTS / "held-out.json"
+    rows = {(row["kernel"], row["device"]): row for row in rows_in(file)}
+    for data in every:
+        key = data.kernel, data.device
+        if record := records.get(key):
+            _, held_out = refitted(record, data)
+            print(f"{data.kernel} on {data.device}: {held_out}", flush=True)
+            rows[key] = _held_out_row(data, held_out)
+            command = "python benchmarks/size_data.py --held-out"
+            write(file, {"command": command, "rows": [rows[each] for each in sorted(rows)]})
+
+
+def _held_out_row(data: SizeData, held_out: HeldOutShares) -> dict[str, Any]:
+    shares = held_out.shares[np.isfinite(held_out.shares)]
+    numbers = geometric_mean(shares), np.quantile(shares, 0.1), min(shares)
+    return {
+        "kernel": data.kernel,
+        "device": data.device,
+        "date": datetime.now(UTC).date().isoformat(),
+        "configurations": len(data.configurations),
+        "sizes": len(data.sizes),
+        **{n: round(float(v), 3) for n, v in zip(("mean", "tenth", "worst"), numbers, strict=True)},
+    }
 
 
 def fill(address: str, every: Sequence[SizeData]) -> None:

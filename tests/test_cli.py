@@ -441,7 +441,7 @@ RECORD = "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"
 #: What has to be run before an example.
 EXPORT = "autotune export sgemm header --out include/autotune"
 BEFORE = {
-    "autotune check softmax": ("autotune new softmax",),
+    "autotune check smooth": ("autotune new smooth",),
     f"{EXPORT} --check": (EXPORT,),
 }
 #: Caches of Kernel Tuner, by the kernel whose default they have measured.
@@ -461,7 +461,7 @@ NOT_RUN = {
     "autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2": (
         "needs a fleet; tests/test_fleet.py tunes on one"
     ),
-    "autotune run softmax": "searches for a minute; tests/test_snippets.py runs it with a budget",
+    "autotune run smooth": "searches for a minute; tests/test_snippets.py runs it with a budget",
     "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
         "searches for two minutes"
     ),

@@ -466,7 +466,7 @@ def test_a_new_kernel_takes_three_commands(
         short = ["--budget", "3evals", "--device", "opencl:cpu"] if command[0] == "run" else []
         short += ["--arch", "sm_90"] if command[0] == "check" else []
         assert run([*command, *short]) == 0, capsys.readouterr().err
-    assert list(tmp_path.glob("reports/*/softmax.hpp"))
+    assert list(tmp_path.glob("reports/*/smooth.hpp"))
 
 
 # ---------------------------------------------------------------------- The

@@ -114,7 +114,7 @@ def autotune() -> None:
 
     \b
     autotune run sgemm               tune a bundled kernel on this machine
-    autotune new softmax             start a kernel of your own
+    autotune new smooth              start a kernel of your own
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
 
     Exit codes: 0 success, 1 failure, 2 wrong usage, 3 no valid configuration, 4 no usable device,

@@ -375,9 +375,9 @@ def new(name: str | None, source: str | None, into: Path) -> None:
     marked TODO.
 
     \b
-    autotune new softmax
-    autotune check softmax
-    autotune run softmax
+    autotune new smooth
+    autotune check smooth
+    autotune run smooth
     autotune new --from src/stencil.cu
     autotune new --from tune_vector_add.py
     """

@@ -171,23 +171,22 @@ ROWS: Mapping[str, Row] = {
     ),
     "E05": Row(
         "Matrix times vector",
-        "Each element of the matrix is used once, so the read rate of the memory is the limit. A warp per row "
-        "needs no barrier; a block per row has more loads in flight.",
+        "Each element of the matrix is used once, so the read rate is the limit. A block per row has "
+        "more loads in flight than a warp.",
         ("µs", "GB/s", "global loads", "sectors, load", "memory %"),
         _explain("gemv", "m=4096,n=4096", variants="naive,block,vectors"),
     ),
     "E06": Row(
         "A product without tiles",
-        "Each element of C reads 2 K floats, but not from memory: the lanes of a warp share a row of A, and L1 "
-        "serves the rest.",
+        "The lanes of a warp share a row of A, and L1 serves the rest.",
         ("µs", "TFLOP/s", "L1 hits %", "L2 hits %", "read, MB", "tensor %"),
         _explain("sgemm", "m=512,n=512,k=512", variants="naive,best"),
         only="512^3",
     ),
     "E07": Row(
         "A product with tiles in shared memory",
-        "16 × 16 tiles divide the loads from L1 by 16, and each multiply-add still needs two loads from shared "
-        "memory. Tiles in registers (`register`) divide those, too.",
+        "With 16 × 16 tiles each multiply-add needs two loads from shared memory. Tiles in "
+        "registers (`register`) save those.",
         ("µs", "TFLOP/s", "FFMA in the loop", "shared loads", "L1 hits %", "read, MB"),
         _explain("sgemm", "m=2048,n=2048,k=2048", variants="tile,register"),
         source="E06",
@@ -195,22 +194,20 @@ ROWS: Mapping[str, Row] = {
     ),
     "E08": Row(
         "Gather",
-        "Memory moves sectors of 32 bytes. With a stride of 17 floats each lane uses 4 of 32 bytes; the order of "
-        "the lanes costs nothing.",
+        "Memory moves sectors of 32 bytes.",
         (*_COUNTED[:3], "used, load %", "L2 hits %", "read, MB"),
         _explain("gather", "n=1048576,pattern=stride,stride=17,side=load", variants="naive"),
     ),
     "E09": Row(
         "Alignment and pitch",
-        "Off by one element, a request touches one more sector, which a neighbour needs, too. The loss is in "
-        "vectors; `PEEL=shift` realigns them in registers.",
+        "Vectors lose most; `PEEL=shift` realigns them in registers.",
         ("µs", "GB/s", *_COUNTED[1:]),
         _explain("pitch", "m=16384,n=1001,ldx=1008,ldo=1008", variants="vectors"),
     ),
     "E10": Row(
         "Select",
-        "Short paths become predicates or selects. Long ones are branches, and a warp whose lanes disagree runs "
-        "both. `sorted` puts the even elements of a block first.",
+        "Short paths become predicates or selects, long ones branches. `sorted` puts the even elements of a "
+        "block first.",
         ("µs", "threads active", "branches", "predicated", "sectors, store"),
         _explain(
             "branch",
@@ -220,8 +217,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "E11": Row(
         "Lookup table",
-        "Constant memory serves one address at a time; caches and shared memory serve many. An array with an "
-        "unknown index is a chain of selects or lies in local memory.",
+        "An array with an unknown index is a chain of selects or lies in local memory.",
         ("µs", "GB/s", "threads active", "calls", "branches"),
         _explain(
             "table",
@@ -231,22 +227,19 @@ ROWS: Mapping[str, Row] = {
     ),
     "E12": Row(
         "Unrolling",
-        "Without a pragma the compiler unrolls a loop of known length. Unrolled steps share address arithmetic "
-        "and need more registers.",
+        "Unrolled steps share address arithmetic and need more registers.",
         ("µs", "TFLOP/s", "registers", "occupancy", "shared loads", "FFMA in the loop"),
         _explain("unroll", "m=2048,n=2048,k=2048", "UNROLL=1", "UNROLL=8", "UNROLL=0"),
     ),
     "E13": Row(
         "A cap on registers",
-        "The tutorial's tile fits into 32 registers. 8 × 8 accumulators a thread spill under a cap of 64. "
         "Compilers ignore `-maxrregcount` for kernels with launch bounds; `__maxnreg__` works.",
         ("µs", "registers", "bytes spilled", "occupancy", "local loads"),
         _explain("unroll", "m=2048,n=2048,k=2048", variants="square_cap_64,square"),
     ),
     "E14": Row(
         "Occupancy",
-        "More warps hide more latency until another resource is full; more loads per thread do the same. Shared "
-        "memory limits the blocks of a transpose here; the second table counts the recorded winners.",
+        "Shared memory limits the blocks of a transpose here. The second table counts the recorded winners.",
         ("µs", "GB/s", "occupancy", "achieved %", "waits for memory"),
         _explain(
             "transpose",
@@ -257,22 +250,20 @@ ROWS: Mapping[str, Row] = {
     ),
     "E15": Row(
         "Particles",
-        "Three fields as structs of 12 or 16 bytes, as three arrays, or 32 of each in turn. If one field is used, "
-        "structs move three times the bytes.",
+        "Three fields as structs of 12 or 16 bytes, as three arrays, or 32 of each in turn.",
         (*_COUNTED[:2], "used, load %", "L1 hits %", "read, MB", "GB/s"),
         _explain("particles", "n=16777216,layout=aos12,fields=1", variants="direct,shared"),
     ),
     "E16": Row(
         "Half-precision product on tensor cores",
         "One instruction multiplies whole matrices: m16n8k16 for `mma.sync`, 64 rows and up to 256 columns for "
-        "`wgmma`. WMMA is portable and slower.",
+        "`wgmma`.",
         ("µs", "TFLOP/s", "tensor %", "registers", "occupancy"),
         "autotune explain hgemm",
     ),
     "E17": Row(
         "Inline PTX",
-        "Intrinsics and PTX give the same instruction. PTX reaches instructions without an intrinsic: `cp.async`, "
-        "`ldmatrix`, `wgmma`.",
+        "PTX reaches instructions without an intrinsic: `cp.async`, `ldmatrix`, `wgmma`.",
         ("µs", "GB/s", "registers", "memory %"),
         _explain(
             "prefetch",
@@ -282,8 +273,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "E18": Row(
         "Launch shape",
-        "A block is whole warps: of 100 threads the last warp has 28 idle lanes. One block more than a full wave "
-        "doubles one wave and is lost among many.",
+        "A block is whole warps: of 100 threads the last warp has 28 idle lanes.",
         ("µs",),
         _explain("elementwise", "n=8388608,op=add,m=8388608", "BLOCK=48,VEC=1", "BLOCK=256,VEC=1"),
     ),
@@ -295,30 +285,27 @@ ROWS: Mapping[str, Row] = {
     ),
     "E20": Row(
         "Strides and lines",
-        "Reading every second element moves the same lines as reading all. A CPU moves lines of 64 bytes, a GPU "
-        "sectors of 32.",
+        "Reading every second element moves the same lines as reading all.",
         ("µs", "sectors, load", "used, load %", "read, MB"),
         _explain("gather", "n=4194304,pattern=every,stride=8,side=load", variants="naive"),
         more=_steps,
     ),
     "E21": Row(
         "Reverse",
-        "Lanes in reverse order read the same sectors, so reversing pieces in shared memory or by shuffles gains "
-        "little.",
+        "Lanes in reverse order read the same sectors, so shared memory or shuffles gain little.",
         ("µs", "GB/s", *_COUNTED[1:3]),
         _explain("gather", "n=1048576,pattern=reverse,stride=1,side=load", variants="direct,shuffle"),
     ),
     "E22": Row(
         "Banks",
-        "Shared memory has 32 banks, one word wide. Lanes share banks by the common divisor of stride and 32. "
-        "Padding or an exclusive or removes the conflicts.",
+        "Shared memory has 32 banks, one word wide.",
         ("µs", "wavefronts a load", "conflicts"),
         _explain("banks", "n=262144,stride=32,reads=1024", variants="plain,padded,xor"),
     ),
     "E23": Row(
         "Convolution",
-        "L1 serves the repeated inputs, so load instructions are the limit: outputs per thread, vectors and "
-        "constant memory save them. With 8 outputs or more, stores become the limit.",
+        "Outputs per thread, vectors and constant memory save load instructions. With 8 outputs or more, stores "
+        "are the limit.",
         ("µs", "GB/s", "registers", "FFMA in the loop", "L1 hits %", "memory %"),
         _explain(
             "conv1d",
@@ -339,8 +326,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "E25": Row(
         "Triangles",
-        "Edges go from the vertex of lower degree to that of higher, so no list is long. Three ways intersect two "
-        "lists.",
+        "Three ways to intersect two lists.",
         ("µs", "threads active", "L1 hits %", "L2 hits %", "achieved %"),
         _explain("triangles", "kind=powerlaw,n=65536,each=16", variants="merge,search,hash"),
     ),
@@ -356,16 +342,14 @@ ROWS: Mapping[str, Row] = {
     ),
     "E27": Row(
         "Transpose, naive",
-        "Rows are read coalesced and written a column at a time: 32 sectors a request with blocks 32 wide, 8 with "
-        "blocks 8 wide.",
+        "Rows are read coalesced and written a column at a time.",
         (*_COUNTED, "GB/s"),
         "autotune explain transpose --problem m=1024,n=1024 --variants naive,narrow,register",
         only="1024",
     ),
     "E28": Row(
         "Transpose, 4 × 4 in registers",
-        "Each thread transposes a square of 4 × 4 floats: both sides move vectors, 16 sectors a request. Tiles in "
-        "shared memory write 256 bytes in one piece.",
+        "Each thread transposes a square of 4 × 4 floats. Tiles in shared memory write 256 bytes in one piece.",
         (*_COUNTED, "GB/s"),
         "autotune explain transpose --problem m=4096,n=4096 --variants narrow,register,best",
         source="E27",
@@ -373,8 +357,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "E29": Row(
         "Element by element",
-        "Sums, products and joining in vectors are a copy with a little arithmetic. After 1001 floats the second "
-        "array of a join is not aligned.",
+        "After 1001 floats the second array of a join is not aligned.",
         ("µs", "GB/s", *_COUNTED[1:]),
         _explain("elementwise", "n=4194304,op=concat,m=1001", variants="vectors"),
     ),
@@ -387,8 +370,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "E31": Row(
         "The machine",
-        "A block stays on one multiprocessor, which has four schedulers. L1 and shared memory are one array. "
-        "Memory moves lines of 128 bytes of four sectors.",
+        "L1 and shared memory are one array; a multiprocessor has four schedulers.",
         command="autotune doctor",
         more=_numbers,
     ),
