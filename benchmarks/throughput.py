@@ -37,7 +37,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -83,6 +83,8 @@ MOST_SHARED_BYTES = 48 * 1024
 #: Kernel Tuner twice, ours twice, and the order undoes a drift that is linear in time.
 PARTS = (("kernel_tuner", 0), ("ours", 0), ("ours", 1), ("kernel_tuner", 1))
 ROUNDS = 200
+#: Names of Kernel Tuner's parameters for the threads of a block in x, y and z.
+_BLOCK = ("threads_x", "threads_y", "threads_z")
 
 
 @dataclass(frozen=True)
@@ -225,25 +227,33 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
 class Expressed:
     """A list of configurations in the words of Kernel Tuner.
 
-    Its search space is the product of the values that occur, threads per block among them; a
+    Its search space is the product of the values that occur, sizes of blocks among them; a
     restriction leaves those of the list.
     """
 
-    def __init__(self, matchup: Matchup, configurations: list[Configuration]) -> None:
-        kernel, problem = matchup.kernel, matchup.problem
-        self.launches = [
-            launch_sequence(kernel, configuration, problem, matchup.device).main
+    def __init__(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        device: Device,
+        configurations: Sequence[Configuration],
+    ) -> None:
+        self.kernel, self.device = kernel, device
+        self.source = flattened(kernel.source_file(configurations[0])).text
+        sequences = [
+            launch_sequence(kernel, configuration, problem, device)
             for configuration in configurations
         ]
+        self.launches = [sequence.main for sequence in sequences]
         points = [
-            {**configuration, "threads": int(np.prod(launch.block))}
+            {**configuration, **dict(zip(_BLOCK, (*launch.block, 1, 1), strict=False))}
             for configuration, launch in zip(configurations, self.launches, strict=True)
         ]
         self._names = list(points[0])
         keys = list(map(self._key, points))
         self._launches = dict(zip(keys, self.launches, strict=True))
         self._defines = {
-            key: kernel.macros(configuration, problem, matchup.device)
+            key: kernel.macros(configuration, problem, device)
             for key, configuration in zip(keys, configurations, strict=True)
         }
         self.tune_params = {
@@ -267,6 +277,44 @@ class Expressed:
     def _define(self, name: str, params: Mapping[str, Any]) -> str:
         return self._defines[self._key(params)][name]
 
+    def tune(
+        self, arguments: list[Any], answer: list[Any], tolerance: float, **options: Any
+    ) -> list[dict[str, Any]]:
+        """Run `tune_kernel` on arguments in the kernel's order; ``answer`` is None for inputs."""
+        import kernel_tuner
+
+        by_backend: dict[str, Any] = {"lang": "OpenCL", "compiler_options": ["-cl-std=CL3.0"]}
+        if self.device.backend == "cuda":
+            by_backend = {
+                "lang": "CuPy",
+                "compiler_options": ["-std=c++17"],
+                "smem_args": {"size": lambda params: self.launch(params).shared_bytes},
+            }
+            _pad_uuid()
+        results, _ = kernel_tuner.tune_kernel(
+            self.launches[0].entry or self.kernel.name,
+            self.source,
+            lambda params: self.launch(params).grid,
+            arguments,
+            self.tune_params,
+            grid_div_x=[],
+            grid_div_y=[],
+            grid_div_z=[],
+            block_size_names=list(_BLOCK),
+            restrictions=self.is_listed,
+            answer=answer,
+            atol=tolerance,
+            defines=self.defines(),
+            platform=0,
+            device=self.device.index,
+            iterations=ITERATIONS,
+            quiet=True,
+            verbose=False,
+            **by_backend,
+            **options,
+        )
+        return list(results)
+
 
 def _pad_uuid() -> None:
     """Let Kernel Tuner run on a GPU whose identifier holds a zero byte.
@@ -287,45 +335,14 @@ def _pad_uuid() -> None:
 
 def run_kernel_tuner(matchup: Matchup, half: int) -> dict[str, Any]:
     """Measure one half by `tune_kernel`; return its own account of the time."""
-    import kernel_tuner
-
     space = matchup.space()
     configurations = [space.configuration(index) for index in matchup.kernel_tuners(space, half)]
     _, dataset = matchup.datasets()
-    kernel, device = matchup.kernel, matchup.device
-    expressed = Expressed(matchup, configurations)
+    kernel = matchup.kernel
+    expressed = Expressed(kernel, matchup.problem, matchup.device, configurations)
     arguments, answer, tolerance = _arguments(dataset, expressed.launches)
-    by_backend: dict[str, Any] = {"lang": "OpenCL", "compiler_options": ["-cl-std=CL3.0"]}
-    if device.backend == "cuda":
-        by_backend = {
-            "lang": "CuPy",
-            "compiler_options": ["-std=c++17"],
-            "smem_args": {"size": lambda params: expressed.launch(params).shared_bytes},
-        }
-        _pad_uuid()
     begun = time.perf_counter()
-    results, _ = kernel_tuner.tune_kernel(
-        kernel.name,
-        flattened(kernel.source_file(configurations[0])).text,
-        lambda params: expressed.launch(params).grid,
-        arguments,
-        expressed.tune_params,
-        grid_div_x=[],
-        grid_div_y=[],
-        grid_div_z=[],
-        block_size_names=["threads", "_one", "_one"],
-        restrictions=expressed.is_listed,
-        answer=answer,
-        atol=tolerance,
-        defines=expressed.defines(),
-        platform=0,
-        device=device.index,
-        iterations=ITERATIONS,
-        strategy="brute_force",
-        quiet=True,
-        verbose=False,
-        **by_backend,
-    )
+    results = expressed.tune(arguments, answer, tolerance, strategy="brute_force")
     wall = time.perf_counter() - begun
     timed = [row for row in results if isinstance(row.get("time"), float) and row["time"] < 1e20]
     spent = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import runpy
 import subprocess
@@ -23,13 +24,14 @@ import problem_sizes  # type: ignore[import-not-found]
 import pytest
 import results_page  # type: ignore[import-not-found]
 import rows  # type: ignore[import-not-found]
+import time_to_winner  # type: ignore[import-not-found]
 import triton_decorator  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
 from harness import ROOT
 from recorded import load  # type: ignore[import-not-found]
 
 from autotune.devices.choose import choose_device
-from autotune.kernel.catalog import find_kernel
+from autotune.kernel.catalog import find_kernel, load_file
 from autotune.tuned.reading import read_all
 from autotune.values import Problem
 
@@ -309,3 +311,24 @@ def test_rows_are_compared_with_the_fastest_other_way() -> None:
         "hot: geometric mean 1.000, worst 1.000",
         "of the copy's rate from 64 MB on: 0.900 to 0.900",
     ]
+
+
+@pytest.mark.parametrize("name", time_to_winner.CASES)
+def test_a_counted_copy_of_a_kernel_takes_the_same(name: str, tmp_path: Path) -> None:
+    case = time_to_winner.CASES[name]
+    spaces = time_to_winner.copy_with_count(case, tmp_path)
+    copied = load_file(spaces / f"{case.kernel}.py")
+    kernel = find_kernel(case.kernel, ROOT / case.spaces)
+    for hook in ("arguments", "reference"):
+        taken, known = (inspect.signature(each.hook(hook)) for each in (copied, kernel))
+        assert taken == known
+
+
+def test_evaluations_of_a_reference_are_counted(tmp_path: Path) -> None:
+    spaces = time_to_winner.copy_with_count(time_to_winner.CASES["scan"], tmp_path)
+    kernel, rng = load_file(spaces / "scan.py"), np.random.default_rng(0)
+    for n in (8, 8, 3):
+        kernel.hook("reference")(x=kernel.call_hook("arguments", Problem(n=n), rng)["x"])
+    found = time_to_winner.count_in(spaces / "calls.jsonl", {"n": 8})
+    assert (found["evaluations"], found["evaluations_full"]) == (3, 2)
+    assert found["evaluations_by"] == {"numpy": 3}
