@@ -656,10 +656,10 @@ def test_the_roofline_is_of_measured_limits(limit: str) -> None:
     ]
     found = evidence.roofline(content_of(record(entries), []))
     assert found is not None and not found["of_bytes"]
-    assert found["bandwidth"] is None
+    assert found["memory"] == []
     assert found["arithmetic"].keys() == {limit}
     roof = found["arithmetic"][limit]
-    assert roof["rate"] == 60000e9 and "measured" in roof["name"]
+    assert roof["rate"] == 60000e9 and "60.00 TFLOP/s" in roof["label"]
     first, second = found["points"]
     assert first["roof"] == second["roof"] == limit
     assert first["operations"] / first["bytes"] == pytest.approx(300.0)
@@ -675,10 +675,11 @@ def test_each_known_limit_of_arithmetic_is_a_roof() -> None:
     ]
     known = {"read": 3000.0, "copy": 2900.0, "ffma": 60000.0, "tensor": 500000.0}
     found = evidence.roofline(content_of(record(entries), []), known)
-    assert found is not None and found["bandwidth"]["rate"] == 3000e9
-    roofs = {roof["label"]: roof["rate"] for roof in found["arithmetic"].values()}
+    assert found is not None
+    assert found["memory"] == [{"rate": 2900e9, "label": "copy bandwidth, 2900 GB/s"}]
     # the record's own measurement goes before the device's
-    assert roofs == {"float32 limit": 60000e9, "tensor core limit": 600000e9}
+    roofs = {name: roof["rate"] for name, roof in found["arithmetic"].items()}
+    assert roofs == {"ffma": 60000e9, "tensor": 600000e9}
     assert [point["roof"] for point in found["points"]] == ["tensor", "tensor"]
     both = [entries[0], msgspec.structs.replace(entries[1], limit_name="ffma", limit_fraction=0.25)]
     found = evidence.roofline(content_of(record(both), []), known)
@@ -707,7 +708,8 @@ def test_a_limit_that_was_not_measured_is_no_roof() -> None:
     quick = entry(LARGE, winner, limit_name=None, limit_fraction=None, gflop_per_s=70000.0)
     found = evidence.roofline(content_of(record([copied, quick]), []))
     assert found is not None and found["of_bytes"]  # one problem has no operations
-    assert found["bandwidth"]["rate"] == 200e9 and not found["arithmetic"]
+    assert [roof["rate"] for roof in found["memory"]] == [200e9] and not found["arithmetic"]
+    assert [point["share"] for point in found["points"]] == [0.5, None]  # those of the table
     assert evidence.roofline(content_of(record([quick]), [])) is None
 
 
@@ -875,7 +877,10 @@ def test_a_dotted_line_leads_from_each_problem_to_its_roof(
     page.wait_for(DRAWN)
     lines = "document.querySelector('#winners .js-plotly-plot').data"
     labels = f"{lines}.filter((line) => line.mode === 'lines+text').map((line) => line.text[1])"
-    assert page.evaluate(labels) == ["float32 limit", "tensor core limit"]
+    assert page.evaluate(labels) == [
+        "FP32 rate (FFMA), 56.00 TFLOP/s",
+        "tensor core rate, 600.0 TFLOP/s",
+    ]
     dotted = f"{lines}.find((line) => line.line?.dash === 'dot').y"
     assert page.evaluate(dotted) == [300000e9, 600000e9, None, 14000e9, 56000e9, None]
     check_quiet(page, file)

@@ -377,9 +377,8 @@ def provenance(content: ReportContent) -> Table:
         "Timing": listed(entry.race.timing for entry in entries),
         "Source (sha256)": listed(origin.source[:16] for origin in origins),
         "Measured limits": listed(
-            f"{limit_words(name)} {wording.limit_rate(name, rate)}"
+            f"{limit_words(name)} {wording.limit_rates(name, rates)}"
             for name, rates in content.measured_limits.items()
-            for rate in rates
         ),
         "Search space": _space_size(content.space),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
