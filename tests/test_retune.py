@@ -22,10 +22,10 @@ from autotune.cli import run
 from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
 from autotune.kernel.catalog import project_kernels
-from autotune.retune.gate import over_recorded
 from autotune.retune.outcomes import RetuneOptions
 from autotune.retune.retuning import all_sizes, device_lock
 from autotune.retune.schedule import local_schedule
+from autotune.retune.slowdown import over_recorded
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate
