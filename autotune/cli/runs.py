@@ -257,7 +257,9 @@ def _show_again(request: Request, record: TunedRecord, documents: list[str] | No
         documents.append(encode(record).decode().rstrip())
     else:
         content = content_of(record, [])
-        asked = tuple(found for found in content.problems if found.problem in request.problems)
+        place = {problem: number for number, problem in enumerate(request.problems)}
+        known = (found for found in content.problems if found.problem in place)
+        asked = tuple(sorted(known, key=lambda found: place[found.problem]))
         _show_table(request, ReportContent(record, asked))
     last = max(entry.origin.tuned_on for entry in record.problems)
     click.echo(
