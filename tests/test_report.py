@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ from autotune.kernel.definition import Definition
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.counters import FIGURES
 from autotune.measure.measurement import Measurement, Status
-from autotune.report import evidence, results, wording
+from autotune.report import charts, evidence, results, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
 from autotune.report.evidence import explained, importance
 from autotune.report.page import write_html, write_markdown
@@ -367,9 +368,26 @@ def test_noise_is_a_warning_with_what_helps() -> None:
     content = content_of(record([doubtful, entry(LARGE, configuration)]), [])
     assert results.warnings(content) == [
         "m=512, n=512: noisy, its time is known to within 9% only.",
-        f"For results with less noise, {verdict.LESS_NOISE}.",
+        f"For results with less noise, {wording.hint(verdict.LESS_NOISE)}.",
     ]
     assert [row[1] for row in results.winners(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
+
+
+def test_advice_in_a_notebook_names_arguments() -> None:
+    text = wording.hint(verdict.LESS_NOISE, in_python=True)
+    assert "fresh=True" in text and 'effort="full", budget=' in text and "--" not in text
+
+
+def test_the_chart_of_a_search_shows_all_trials_and_the_line_of_the_best() -> None:
+    content = many()
+    data = evidence.problem_data(content, content.problems[0])
+    svg = ElementTree.fromstring(charts.search(data))
+    dots = {path.get("stroke"): path.get("d", "").count("M") for path in svg.iter("path")}
+    assert dots[charts.GREY] == 15 and dots[charts.RED] == 5
+    words = [text.text for text in svg.iter("text")]
+    assert "configurations tried: 20; time in ms" in words
+    panels = ElementTree.fromstring(f"<div>{charts.effects(data)}</div>")
+    assert len(panels) == len(data["effects"])
 
 
 def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -390,7 +408,7 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     tied = raced().runners_up[0]
     assert tied.ratio and f"2 ({tied.ratio.low:.3f} … {tied.ratio.high:.3f}×)" in row
     assert "m=512, n=512 is noisy: the device was throttled\n" in err
-    assert f"for less noise, {verdict.LESS_NOISE}\n" in err
+    assert f"for less noise, {wording.hint(verdict.LESS_NOISE)}\n" in err
 
 
 # ---------------------------------------------------------------------- statistics

@@ -448,9 +448,10 @@ def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
         if reasons_of_noise := noise.get(solved.problem):
             yield f"{words(solved.problem)} is noisy: {'; '.join(reasons_of_noise)}"
     if any(noise.get(solved.problem) for solved in result.solved):
+        from autotune.report.wording import hint
         from autotune.run.verdict import LESS_NOISE
 
-        yield f"for less noise, {LESS_NOISE}"
+        yield f"for less noise, {hint(LESS_NOISE)}"
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

@@ -18,6 +18,12 @@ _LIMIT_WORDS = {
     "ffma": "FP32 rate (FFMA)",
     "tensor": "tensor core rate",
 }
+#: Options that advice names, on the command line and as arguments of `tune`.
+_OPTIONS = {
+    "fresh": ("--fresh", "fresh=True"),
+    "effort": ("--effort full", 'effort="full"'),
+    "budget": ("--budget", "budget="),
+}
 #: A URL, which `without_paths` keeps, or an absolute path of two or more parts.
 _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
@@ -137,6 +143,11 @@ def limit_rates(name: str, rates: Sequence[float]) -> str:
     """Return the lowest and the highest rate of a measured limit with their unit; one if they are equal."""
     text = arithmetic if name in ARITHMETIC else bandwidth
     return " to ".join(dict.fromkeys(map(text, (rates[0], rates[-1]))))
+
+
+def hint(text: str, in_python: bool = False) -> str:
+    """Return advice with its ``{option}`` fields as command-line options, or as arguments of `tune`."""
+    return text.format(**{name: words[in_python] for name, words in _OPTIONS.items()})
 
 
 def without_paths(text: str) -> str:
