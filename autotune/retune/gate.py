@@ -107,11 +107,9 @@ def verdict(found: Remeasurement, threshold: float) -> tuple[Verdict, str]:
         if share < 1 - threshold:
             return Verdict.BEATEN, f"a runner-up takes {share:.3f} of its time"
     if change == "undecided":
-        why = f"a loss of {threshold:.1%} is neither shown nor excluded"
-        hint = (
-            "check again while no other program uses the device; if the record is noisy, tune again"
-        )
-        return Verdict.UNDECIDED, f"{found.slowdown.text}: {why}; {hint}"
+        hint = "check again on an idle device; if the record is noisy, tune again"
+        text = f"{found.slowdown.text}: noise hides a loss of {threshold:.1%}; {hint}"
+        return Verdict.UNDECIDED, text
     return Verdict(change), ""
 
 

@@ -73,7 +73,7 @@ class Slowdown:
         said = f"{self.ratio.value:.3f} times its recorded time"
         if self.relative is None:
             return "{} ({:.3f} … {:.3f})".format(said, *self.ratio.interval)
-        return "{}, {:.3f} times ({:.3f} … {:.3f}) after the change of its rivals".format(
+        return "{}, {:.3f} ({:.3f} … {:.3f}) over its runners-up's change".format(
             said, self.relative.value, *self.relative.interval
         )
 
