@@ -183,7 +183,7 @@ def test_ages_are_told_to_the_second(
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
-    edit_record("saxpy", driver="1.2.3", median_ms=1e-6, interval_ms=[1e-6, 1e-6])
+    edit_record("saxpy", driver="1.2.3", median_ms=1e-12, interval_ms=[1e-12, 1e-12])
     (row,) = ask()
     assert row["result"] == "searched"
     assert "the driver changed" in row["why"] and "it is slower: " in row["why"]

@@ -21,8 +21,8 @@ _MIN_OTHERS = 3
 _STUDENT_T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
 #: Half the width of a 95 % interval, in standard deviations of a normal distribution.
 _NORMAL = 1.96
-#: If the logarithm of the others' change exceeds this multiple of the threshold's, their state proves nothing:
-#: contenders follow a large change of the device in different ways.
+#: If the logarithm of the others' change exceeds this multiple of the threshold's, the interval is wider by
+#: their change: contenders follow a large change of the device in different ways.
 _MAX_CHANGE = 5.0
 #: At this share of the recorded SM clock a device is in the recorded state.
 _SAME_CLOCK = 0.98
@@ -53,16 +53,16 @@ class Slowdown:
         """Return whether the winner lost at least ``threshold``, as a share of its recorded time.
 
         The interval without the device's state decides: below the threshold the winner held; above half of
-        it the winner is slower, so that a loss of the threshold itself is found. Nothing is decided if the
+        it the winner is slower, so that a loss of the threshold itself is found. It is wider if the
         other contenders changed much more, see `_MAX_CHANGE`. If the device has its recorded clock, a time that
         is surely above the threshold is a loss, too.
         """
         if self.has_recorded_clock and self.ratio.interval[0] > 1 + threshold:
             return "slower"
         others = abs(math.log(self.ratio.value / self.relative.value)) if self.relative else 0.0
-        if others > _MAX_CHANGE * math.log1p(threshold):
-            return "undecided"
         low, high = (self.relative or self.ratio).interval
+        if others > _MAX_CHANGE * math.log1p(threshold):
+            low, high = low / math.exp(others), high * math.exp(others)
         if high < 1 + threshold:
             return "faster" if high < 1 - threshold else "held"
         return "slower" if self.relative and low > 1 + threshold / 2 else "undecided"
