@@ -4,6 +4,7 @@
     ├── UsageError                2  a name or value does not exist or does not fit
     │   └── SpecError             2  a space file is wrong
     ├── NothingValidError         3  no configuration is valid, or none is correct
+    │   └── NoAnswerError         3  no recorded configuration is valid. Also a LookupError
     ├── DeviceError               4  no usable device
     ├── MissingDependencyError    1  an optional package is not installed; the message has the pip command.
     │                                Also an ImportError
@@ -71,6 +72,10 @@ class NothingValidError(AutotuneError):
     """No configuration is valid, or none is correct."""
 
     exit_code = 3
+
+
+class NoAnswerError(NothingValidError, LookupError):
+    """No recorded configuration is valid for a problem on a device."""
 
 
 class DeviceError(AutotuneError):

@@ -156,6 +156,7 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     entries = [entry for p in known if (entry := record.tuned(matrix.problems[p]))]
     table = table_of(record, kernel, entries, kept, known)
     hit = pick(table, table.key(matrix.problems[asked]), record.device.folder)
+    assert hit is not None  # the configurations of a record are valid on its device
     return judged(hit.expected_fraction, share_of(record, hit.plan, asked))
 
 
@@ -238,7 +239,7 @@ def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Itera
     table = table_of(other, kernel, entries, kept, range(len(matrix.problems)))
     for asked, problem in enumerate(record.portfolio.problems):
         hit = pick(table, table.key(problem), arch=record.device.arch)
-        share = share_of(record, hit.plan, asked)
+        share = share_of(record, hit.plan, asked) if hit else None
         about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
         yield {**about, "tuned": other.device.name, "got": share and round(share, 4)}
 

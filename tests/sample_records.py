@@ -6,7 +6,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,6 +19,7 @@ from autotune.answers.table import (
     Cost,
     Expected,
     Plan,
+    PlannedLaunch,
     Portfolio,
     Prediction,
     SizeRange,
@@ -42,8 +43,8 @@ from autotune.tuned.record import (
     TunedRecord,
     TuningOrigin,
 )
-from autotune.tuned.validity import grid_of
 from autotune.tuned.writing import encode
+from autotune.values import category_of
 
 KERNEL = "demo_gemm"
 PARAMETERS: dict[str, tuple[Any, ...]] = {
@@ -141,16 +142,18 @@ def vendor_call(name: str, median_ms: float, ratio: float, *interval: float) -> 
 def entry(problem: dict[str, Any], chosen: Plan | None = None, **changes: Any) -> TunedProblem:
     """Return a tuned problem with invented evidence."""
     chosen = chosen or plan()
-    grid = grid_of(chosen, problem) if chosen.grid else (7, 3, 1)
-    first = LaunchStep(
-        entry=KERNEL,
-        concrete_grid=grid,  # type: ignore[arg-type]
-        block=chosen.block,
-        shared_bytes=chosen.shared_bytes,
-        args=("a", "m"),
+    steps = tuple(
+        LaunchStep(
+            entry=launch.entry or KERNEL,
+            concrete_grid=launch.grid_for(problem) if launch.grid else (7, 3, 1),  # type: ignore[arg-type]
+            block=launch.block,
+            shared_bytes=launch.shared_bytes,
+            args=("a", "m"),
+        )
+        for launch in chosen.launches
     )
     made_up = {
-        "steps": (first,),
+        "steps": steps,
         "interval_ms": (0.24, 0.26),
         "gflop_per_s": 51200.0,
         "vendor": vendor_call("cublas", 0.26, 1.04, 1.03, 1.05),
@@ -165,14 +168,23 @@ def record(
     arch: str = "sm_90",
     **changes: Any,
 ) -> TunedRecord:
-    """Return a record of tuned problems; without a portfolio, they answer for other problems."""
+    """Return a record of tuned problems; without a portfolio, they answer for other problems.
+
+    ``default`` is the plan of the default for all their categories.
+    """
+    fields, tables = changes.get("fields", FIELDS), changes.get("portfolio", Portfolio()).tables
+    known = [*problems, *(row for table in tables for row in table.rows)]
+    kernel = changes.get("kernel", KERNEL)
+    problems = [_renamed(tuned, kernel) for tuned in problems]
     return TunedRecord(
         **{
             "kernel": KERNEL,
             "device": RecordedDevice(backend="cuda", name=device, arch=arch, uuid=f"GPU-{device}"),
             "fields": FIELDS,
             "parameters": PARAMETERS,
-            "default": plan(32),
+            "defaults": defaults_of(
+                changes.pop("default", plan(32)), fields, [each.problem for each in known]
+            ),
             "problems": tuple(problems),
             "provenance": Provenance(
                 version="0.1.0", toolchain="NVRTC 13.0", driver="580.1", created="2026-11-21"
@@ -180,6 +192,26 @@ def record(
             **changes,
         }
     )
+
+
+def _renamed(tuned: TunedProblem, kernel: str) -> TunedProblem:
+    """Return a tuned problem whose launches of `KERNEL` are launches of another kernel."""
+    steps = (
+        msgspec.structs.replace(step, entry=kernel)
+        if isinstance(step, LaunchStep) and step.entry == KERNEL
+        else step
+        for step in tuned.steps
+    )
+    return msgspec.structs.replace(tuned, steps=tuple(steps))
+
+
+def defaults_of(
+    default: Plan, fields: Mapping[str, str], problems: Iterable[Mapping[str, Any]] = ()
+) -> tuple[TableRow, ...]:
+    """Return rows of one default for the categories of problems; without problems, of float32."""
+    example = {name: 64 if kind == "integer" else "float32" for name, kind in fields.items()}
+    found = {category_of(problem): problem for problem in [*problems] or [example]}
+    return tuple(TableRow(problem=dict(known), plans=(default,)) for known in found.values())
 
 
 def table_of(
@@ -238,10 +270,10 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         for _ in range(8)
     ]
     unique = list({tuple(problem.values()): problem for problem in at}.values())
-    plain = msgspec.structs.replace(plans[0], grid=None)
+    plain = msgspec.structs.replace(plans[0], grid=None, before=(), after=())
 
     def valid(problem: dict[str, Any], chosen: Sequence[Plan] = plans) -> list[Plan]:
-        return [plan for plan in chosen if plan.grid is None or _is_launchable(plan, problem)]
+        return [plan for plan in chosen if _is_launchable(plan, problem)]
 
     entries = [
         entry(
@@ -324,10 +356,12 @@ def with_deterministic(found: TunedProblem, *chosen: Plan) -> TunedProblem:
 
 def _is_launchable(plan: Plan, problem: dict[str, Any]) -> bool:
     try:
-        grid = grid_of(plan, problem)
+        grids = [launch.grid_for(problem) for launch in plan.launches if launch.grid]
     except ValueError:
         return False
-    return all(1 <= blocks <= most for blocks, most in zip(grid, MAX_GRID, strict=True))
+    return all(
+        1 <= blocks <= most for grid in grids for blocks, most in zip(grid, MAX_GRID, strict=True)
+    )
 
 
 def _slower(chosen: Plan) -> ContenderResult:
@@ -569,6 +603,8 @@ def _random_plan(rng: random.Random, layout: Mapping[str, int]) -> Plan:
     )
     archs = (None, ("sm_80", "sm_90", "sm_120"), ("sm_90",), ("opencl_cpu", "sm_75"))
     bm = rng.choice(PARAMETERS["BM"])
+    prepare = PlannedLaunch(entry="prepare", block=(32, 2, 1), grid=(ceil_div("m", 32), 1, 1))
+    finish = PlannedLaunch(entry="finish", block=(8, 1, 1), shared_bytes=bm, grid=rng.choice(grids))
     return plan(
         bm,
         rng.choice(PARAMETERS["VARIANT"]),
@@ -578,6 +614,8 @@ def _random_plan(rng: random.Random, layout: Mapping[str, int]) -> Plan:
         grid=rng.choice(grids),
         archs=rng.choice(archs),
         shared_bytes=rng.choice((0, 49152, 49153)),
+        before=(prepare,) if rng.random() < 0.4 else (),
+        after=(finish,) if rng.random() < 0.4 else (),
     )
 
 

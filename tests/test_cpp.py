@@ -5,23 +5,33 @@
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import subprocess
 import sys
 from functools import cache
+from operator import ge
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
 
 from autotune import __version__, lookup
 from autotune.cli import run
+from autotune.devices.device import MAX_GRID, Device, for_arch
 from autotune.export import export_records
 from autotune.export.cpp import identifier
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import launch_sequence
+from autotune.kernel.space import is_member
+from autotune.kernel.spec import Kernel
+from autotune.tuned.answer import TunedConfig
 from autotune.tuned.merged import QUALITIES
 from autotune.tuned.reading import read
 from autotune.tuned.record import TunedRecord
+from autotune.values import SOURCE, Configuration, Problem
 
 ROOT = Path(__file__).parents[1]
 INCLUDE = ROOT / "cpp" / "include"
@@ -82,7 +92,7 @@ def test_pkg_config_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     pkg_config = tool("pkg-config")
     (tmp_path / "main.cpp").write_text(
         "#include <autotune/sgemm.hpp>\n"
-        "int main() { return autotune::sgemm::lookup(90, 512, 512, 512).cuda.BM == 0; }\n"
+        "int main() { return autotune::sgemm::lookup(90, 512, 512, 512)->cuda.BM == 0; }\n"
     )
     place = f"--with-path={printed('--pkg-config-dir', capsys)}"
     flags = output_of(pkg_config, place, "--cflags", "autotune").split()
@@ -120,7 +130,7 @@ def test_cmake_finds_it_and_compiles_what_was_exported(
         file.unlink()
     (tmp_path / "main.cpp").write_text(
         "#include <autotune/sgemm.hpp>\n"
-        "static_assert(autotune::sgemm::lookup(90, 512, 512, 512).cuda.BM > 0);\nint main() {}\n"
+        "static_assert(autotune::sgemm::lookup(90, 512, 512, 512)->cuda.BM > 0);\nint main() {}\n"
     )
     (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(version=__version__, nvcc=nvcc))
     place = f"-Dautotune_DIR={printed('--cmake-dir', capsys)}"
@@ -189,80 +199,160 @@ static void ask_KERNEL() {
   CATEGORIES
   static const long long asked[][WIDTH] = {QUESTIONS};
   for (const auto& q : asked) {
-    const config c = q[0] < 0 ? lookup(static_cast<device>(-1 - q[0]), FIELDS)
-                              : lookup(static_cast<int>(q[0]), FIELDS);
-    const extent grid = c.grid(FIELDS);
-    std::printf("%u %u %u %u %u %u %u %d %d", c.block.x, c.block.y, c.block.z, c.shared_bytes,
-                grid.x, grid.y, grid.z, static_cast<int>(c.hit), c.requires_met);
+    const auto c = q[0] < 0 ? lookup(static_cast<device>(-1 - q[0]), FIELDS)
+                            : lookup(static_cast<int>(q[0]), FIELDS);
+    if (!c) {
+      std::puts("none");
+      continue;
+    }
+    std::printf("%d", static_cast<int>(c->hit));
     PRINTED
+    for (const launch& step : c->launches(FIELDS))
+      std::printf(" %s %u %u %u %u %u %u %u", step.entry, step.grid.x, step.grid.y, step.grid.z, step.block.x,
+                  step.block.y, step.block.z, step.shared_bytes);
     std::printf("\\n");
   }
 }
 """
-QUESTIONS = 300
+#: Architectures with different limits and instructions.
+ARCHS = (75, 80, 86, 89, 90, 100)
 
 
-def asked_of(kernel: str) -> tuple[str, list[str]]:
-    """The program's part that answers random questions of a kernel, and Python's answers."""
+class Asked(NamedTuple):
+    """The part of the program that answers the questions of a kernel, and Python's answers."""
+
+    program: str
+    answers: list[str]
+
+
+def problems_of(kernel: str, count: int) -> list[dict[str, int | str]]:
+    """Random problems of a kernel, a quarter of them tuned ones."""
     rng, records = random.Random(kernel), records_of(kernel)
+    fields, tuned = records[0].fields, [entry for made in records for entry in made.problems]
+    found = []
+    for _ in range(count):
+        known = rng.choice(tuned).problem
+        if rng.random() < 0.25:
+            found.append(dict(known))
+            continue
+        found.append(
+            {
+                name: rng.choice(
+                    (2 ** rng.randrange(32), rng.randint(1, 2 ** rng.randrange(1, 32)))
+                )
+                if kind == "integer"
+                else known[name]
+                for name, kind in fields.items()
+            }
+        )
+    return found
+
+
+def answer_of(kernel: str, where: int, problem: dict[str, int | str]) -> str:
+    """What the program prints of Python's answer, which is checked against the kernel."""
+    first, declared = records_of(kernel)[0], find_kernel(kernel)
+    place = {"arch": where} if where > 0 else {"device": records_of(kernel)[-1 - where].device.name}
+    try:
+        found = lookup(kernel, **place, **problem)
+    except LookupError:
+        return "none"
+    assert_valid(declared, found, for_arch(f"sm_{where if where > 0 else 90}"), problem)
+    values = [
+        first.parameters[path[-1]].index(value) if isinstance(value, str) else value
+        for path in paths_of(first)
+        for value in [found[path[-1]] if path[0] in (SOURCE, found.get(SOURCE, path[0])) else 0]
+    ]
+    launches = (
+        f" {launch.entry} {' '.join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))}"
+        for launch in found.launches
+        if launch.grid
+    )
+    facts = " ".join(str(int(fact)) for fact in (QUALITIES.index(found.quality), *values))
+    return facts + "".join(launches)
+
+
+def assert_valid(kernel: Kernel, found: TunedConfig, gpu: Device, fields: Any) -> None:
+    """The space has it on that GPU, the kernel takes the problem, and the GPU takes all its launches."""
+    configuration, problem = Configuration(dict(found)), Problem(fields)
+    assert is_member(kernel, configuration, gpu), (gpu.arch, problem, found)
+    assert kernel.allows(configuration, problem), (problem, found)
+    for launch in found.launches:
+        assert math.prod(launch.block) <= gpu.max_threads_per_block, (problem, found)
+        assert launch.shared_bytes <= gpu.shared_bytes_per_block, (gpu.arch, problem, found)
+        assert launch.grid is not None
+        assert all(map(ge, MAX_GRID, launch.grid)), (problem, launch)
+    if kernel.language is None:  # else a compiler decides the block
+        assert [(launch.entry, launch.block) for launch in found.launches] == [
+            (launch.entry, launch.block)
+            for launch in launch_sequence(kernel, configuration, problem, gpu).launches
+        ]
+
+
+def paths_of(made: TunedRecord) -> list[tuple[str, ...]]:
+    """The members of `config` that are parameters; those of a source are in a member of its name."""
+    if not made.sources:
+        return [(name,) for name in made.parameters]
+    own = ((source, name) for source, names in made.sources.items() for name in names)
+    return [(SOURCE,), *own]
+
+
+def asked_of(kernel: str, count: int) -> Asked:
+    """Ask for random sizes on each of `ARCHS`, on 9.0 by its macro's value, and on tuned devices."""
+    records = records_of(kernel)
     first = records[0]
-    paths: list[tuple[str, ...]] = [(name,) for name in first.parameters]
-    if first.sources:  # the members of a source are in a member of its name
-        own = ((source, name) for source, names in first.sources.items() for name in names)
-        paths = [("SOURCE",), *own]
     categories = {
         name: sorted({str(tuned.problem[name]) for made in records for tuned in made.problems})
         for name, kind in first.fields.items()
         if kind != "integer"
     }
-    places = [-1 - number for number in range(len(records))] + [90, 80, 86, 100, 120, 75, 900]
+    places = (*ARCHS, *(-1 - number for number in range(len(records))))
     questions, answers = [], []
-    for _ in range(QUESTIONS):
-        where = rng.choice(places)
-        drawn = {
-            name: rng.randrange(len(categories[name]))
-            if name in categories
-            else rng.choice((2 ** rng.randrange(32), rng.randint(1, 2 ** rng.randrange(1, 32))))
-            for name in first.fields
-        }
-        if rng.random() < 0.25:
-            known = rng.choice(rng.choice(records).problems).problem
-            drawn = {n: categories[n].index(v) if n in categories else v for n, v in known.items()}
-        questions.append(
-            "{" + ", ".join(f"{number}LL" for number in (where, *drawn.values())) + "}"
-        )
-        problem = {n: categories[n][v] if n in categories else v for n, v in drawn.items()}
-        place = {"arch": where} if where > 0 else {"device": records[-1 - where].device.name}
-        c = lookup(kernel, **place, **problem)
-        values = [
-            first.parameters[path[-1]].index(value) if isinstance(value, str) else value
-            for path in paths
-            for value in [c[path[-1]] if path[0] in ("SOURCE", c.get("SOURCE", path[0])) else 0]
-        ]
-        grid, hit = c.grid or (0, 0, 0), QUALITIES.index(c.quality)
-        facts = (*c.block, c.shared_bytes, *grid, hit, c.requires_met, *values)
-        answers.append(" ".join(str(int(fact)) for fact in facts))
+    for problem in problems_of(kernel, count):
+        drawn = [categories[n].index(v) if n in categories else v for n, v in problem.items()]
+        for where in places:
+            questions.append(f"{{{', '.join(f'{number}LL' for number in (where, *drawn))}}}")
+            answers.append(answer_of(kernel, where, problem))
     arrays = [
         f"const {n}_value {n}s[] = {{{', '.join(f'{n}_value::{identifier(v)}' for v in values)}}};"
         for n, values in categories.items()
     ]
-    fields = [f"{n}s[q[{i}]]" if n in categories else f"q[{i}]" for i, n in enumerate(drawn, 1)]
-    members = [".".join(path) for path in paths]
-    printed = [f'std::printf(" %d", static_cast<int>(c.{member}));' for member in members]
+    fields = [
+        f"{n}s[q[{i}]]" if n in categories else f"q[{i}]" for i, n in enumerate(first.fields, 1)
+    ]
+    members = [".".join(path) for path in paths_of(first)]
+    printed = [f'std::printf(" %d", static_cast<int>(c->{member}));' for member in members]
     text = ASK.replace("QUESTIONS", ",\n".join(questions)).replace("FIELDS", ", ".join(fields))
     text = text.replace("CATEGORIES", " ".join(arrays)).replace("WIDTH", str(len(fields) + 1))
-    return text.replace("PRINTED", "\n    ".join(printed)).replace("KERNEL", kernel), answers
+    return Asked(text.replace("PRINTED", "\n    ".join(printed)).replace("KERNEL", kernel), answers)
 
 
-def test_headers_that_ship_answer_as_python_does(tmp_path: Path) -> None:
-    """Configuration, grid and shared memory, of sizes from 1 to 2^31."""
-    parts = {kernel: asked_of(kernel) for kernel in KERNELS}
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.full)])
+def test_what_ships_answers_with_what_is_valid_or_not_at_all(count: int, tmp_path: Path) -> None:
+    """Headers as Python: configuration and launches, of random sizes from 1 to 2^31, on six architectures."""
+    parts = {kernel: asked_of(kernel, count) for kernel in KERNELS}
     calls = " ".join(f"ask_{kernel}();" for kernel in KERNELS)
-    text = "".join(part for part, _ in parts.values())
+    text = "".join(part.program for part in parts.values())
     (tmp_path / "main.cpp").write_text(f"#include <cstdio>\n{text}int main() {{ {calls} }}\n")
     flags = ("-std=c++17", "-O0", f"-I{INCLUDE}", "main.cpp", "-o", "main")
     output_of(tool("g++"), *STRICT, *flags, cwd=tmp_path)
-    printed = output_of(tmp_path / "main").splitlines()
-    assert len(printed) == QUESTIONS * len(KERNELS)
-    for number, (kernel, (_, answers)) in enumerate(parts.items()):
-        assert printed[number * QUESTIONS : (number + 1) * QUESTIONS] == answers, kernel
+    printed = iter(output_of(tmp_path / "main").splitlines())
+    for kernel, part in parts.items():
+        for number, answer in enumerate(part.answers):
+            assert next(printed) == answer, (kernel, number)
+    assert next(printed, None) is None
+    answers = [answer for part in parts.values() for answer in part.answers]
+    assert 0 < answers.count("none") < len(answers) / 4
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(500, marks=pytest.mark.full)])
+def test_kernels_without_a_header_answer_with_what_is_valid_or_not_at_all(count: int) -> None:
+    names = {file.stem for file in (ROOT / "reports").glob("NVIDIA_*/*.json")}
+    names = {name for name in names if "." not in name} - {*KERNELS}
+    found = [
+        answer_of(kernel, where, problem)
+        for kernel in sorted(names)
+        for problem in problems_of(kernel, count)
+        for where in ARCHS
+    ]
+    assert len(names) > 10
+    assert found.count("none") < len(found) / 4

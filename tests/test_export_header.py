@@ -35,7 +35,7 @@ from sample_spaces import write_space
 
 from autotune.answers.table import SIXTEENTHS, Cost, sixteenths
 from autotune.cli import run
-from autotune.errors import UsageError
+from autotune.errors import NoAnswerError, UsageError
 from autotune.export import export_measurements, export_records
 from autotune.export.cpp import comment, expression, identifier, taken
 from autotune.export.header import render
@@ -50,6 +50,8 @@ from autotune.values import Configuration, Problem
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 QUESTIONS = 1000
+#: What `_python` returns where there is no answer; quality is its eighth value.
+NONE: list[Any] = [None] * 18
 CATEGORIES = ("float32", "half2", "int-8")
 #: Numbers of architectures, values of ``__CUDA_ARCH__`` and the bounds between them, and nonsense.
 ARCHS = (90, 90, 900, 80, 86, 75, 100, 1000, 120, 299, 300, 2999)
@@ -69,12 +71,20 @@ int main() {
   while (std::scanf(" %c %d %lld %lld %d %d", &how, &where, &m, &n, &category, &wanted) == 6) {
     const dtype_value dtype = categories[category];
     const demand wish = static_cast<demand>(wanted);
-    const config c = how == 'a' ? lookup(where, m, n, dtype, wish)
-                                : lookup(static_cast<device>(where), m, n, dtype, wish);
+    const auto found = how == 'a' ? lookup(where, m, n, dtype, wish)
+                                  : lookup(static_cast<device>(where), m, n, dtype, wish);
+    if (!found) {
+      std::printf("NONE\\n");
+      continue;
+    }
+    const config c = *found;
     const extent grid = c.grid(m, n, dtype);
-    std::printf("%d %d %d %u %u %u %u %d %.17g %.17g %d %d %d %u %u %u %d %d\\n", c.BM, c.SWIZZLE,
+    for (const launch& step : c.launches(m, n, dtype))
+      std::printf("%s:%u:%u:%u:%u:%u:%u:%u,", step.entry, step.grid.x, step.grid.y, step.grid.z, step.block.x,
+                  step.block.y, step.block.z, step.shared_bytes);
+    std::printf(" %d %d %d %u %u %u %u %d %.17g %.17g %d %d %u %u %u %d %d\\n", c.BM, c.SWIZZLE,
                 static_cast<int>(c.VARIANT), c.block.x, c.block.y, c.block.z, c.shared_bytes,
-                static_cast<int>(c.hit), c.expected_fraction, c.median_fraction, c.requires_met, c.exclusive,
+                static_cast<int>(c.hit), c.expected_fraction, c.median_fraction, c.exclusive,
                 c.deterministic, grid.x, grid.y, grid.z, detail::sixteenths(m), c.verified);
   }
 }
@@ -126,8 +136,9 @@ def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> 
     assert len(folders) == len(records)
     asked = [_question(rng, records, folders) for _ in range(QUESTIONS)]
     answers = agreed(tmp_path, header, asked, folders)
-    assert {answer[7] for answer in answers} >= {0, 1, 3, 4}
-    assert {(answer[7], answer[-1]) for answer in answers} >= {
+    assert {answer[7] for answer in answers} >= {0, 1, 3, 4, None}
+    assert {answer[-1].count(",") for answer in answers if answer[-1]} == {1, 2, 3}
+    assert {(answer[7], answer[-2]) for answer in answers} >= {
         (0, 1),
         (1, 0),
         (1, 1),
@@ -186,8 +197,7 @@ def test_header_and_lookup_agree_at_bounds(bounded: list[TunedRecord], tmp_path:
     answers = agreed(tmp_path, render(bounded), asked, folders)
     shares = [answer[8] for answer in answers[:4]]
     assert shares == [0.9, 0.9, 0.9, -1.0]
-    default_on = [answer[10] for answer in answers[-4:] if answer[7] == 4]
-    assert default_on == [0, 0]
+    assert [answer is NONE for answer in answers[-4:]] == [True, False, True, False]
 
 
 def test_header_and_lookup_agree_where_the_plan_of_no_row_runs(
@@ -274,7 +284,18 @@ def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]
 def _python(question: Any, folders: list[str]) -> list[Any]:
     how, where, m, n, dtype, wanted = question
     place = {"arch": where} if how == "a" else {"device": folders[where]}
-    c = lookup(KERNEL, **place, deterministic=wanted, m=m, n=n, dtype=dtype)
+    try:
+        c = lookup(KERNEL, **place, deterministic=wanted, m=m, n=n, dtype=dtype)
+    except NoAnswerError:
+        return NONE
+    assert c.deterministic or not wanted
+    launches = "".join(
+        ":".join(
+            map(str, (known.entry, *(known.grid or (0, 0, 0)), *known.block, known.shared_bytes))
+        )
+        + ","
+        for known in c.launches
+    )
     return [
         c["BM"],
         int(c["SWIZZLE"]),
@@ -284,18 +305,19 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
         ("exact", "nearest_problem", "same_arch", "nearest_arch", "default").index(c.quality),
         -1.0 if c.expected_fraction is None else c.expected_fraction,
         -1.0 if c.median_fraction is None else c.median_fraction,
-        int(c.requires_met),
         int(c.exclusive),
         int(c.deterministic),
         *(c.grid or (0, 0, 0)),
         sixteenths(m),
         int(c.verified),
+        launches,
     ]
 
 
 def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
-    got = [float(text) if i in (8, 9) else int(text) for i, text in enumerate(answer)]
-    assert got == expected, question
+    launches, *facts = answer
+    got = [float(text) if i in (8, 9) else int(text) for i, text in enumerate(facts)]
+    assert ([*got, launches] if got else NONE) == expected, question
 
 
 def test_plans_for_other_layouts_are_in_no_header() -> None:
@@ -318,9 +340,9 @@ def test_a_config_is_a_constant_expression(tmp_path: Path) -> None:
 namespace demo = autotune::demo_gemm;
 template <int BM, bool SWIZZLE, demo::VARIANT_value VARIANT> int tile() { return BM; }
 int main(int count, char**) {
-  constexpr demo::config c = demo::lookup(90, 512, 512, demo::dtype_value::float32);
+  constexpr demo::config c = *demo::lookup(90, 512, 512, demo::dtype_value::float32);
   static_assert(c.VARIANT == demo::VARIANT_value::v3xtf32 && c.hit == demo::quality::exact);
-  static_assert(demo::lookup(demo::device::Test_GPU_A, 512, 512, c.dtype_of).BM == 128);
+  static_assert(demo::lookup(demo::device::Test_GPU_A, 512, 512, c.dtype_of)->BM == 128);
   const demo::extent grid = c.grid(1000 * count, 64, demo::dtype_value::float32);
   std::printf("%d %u", tile<c.BM, c.SWIZZLE, c.VARIANT>(), grid.x);
 }
@@ -345,7 +367,7 @@ def test_the_header_asserts_its_own_answers(tmp_path: Path) -> None:
 IN_HOST_CODE = """
 template <int BM> __global__ void tiles(int* out) { out[threadIdx.x] = BM; }
 void start(int* out, int m) {
-  constexpr demo::config c = demo::lookup(90, 512, 512, demo::dtype_value::float32);
+  constexpr demo::config c = *demo::lookup(90, 512, 512, demo::dtype_value::float32);
   const demo::extent grid = c.grid(m, 512, demo::dtype_value::float32);
   tiles<c.BM><<<dim3(grid.x, grid.y), dim3(c.block.x, c.block.y), c.shared_bytes>>>(out);
 }
@@ -353,7 +375,7 @@ void start(int* out, int m) {
 IN_DEVICE_CODE = """
 __global__ void tile(int* out) {
 #ifdef __CUDA_ARCH__
-  constexpr demo::config c = demo::lookup(__CUDA_ARCH__, 512, 512, demo::dtype_value::float32);
+  constexpr demo::config c = *demo::lookup(__CUDA_ARCH__, 512, 512, demo::dtype_value::float32);
   static_assert(c.hit == demo::quality::exact);
   *out = c.BM;
 #endif
@@ -475,7 +497,7 @@ def test_parameters_in_any_case_and_floats_are_members(tmp_path: Path) -> None:
     assert [type(value) for value in again.default.configuration.values()] == list(
         map(type, values.values())
     )
-    asked = "using namespace autotune::demo_gemm;constexpr config c = lookup(90, 8, 1);"
+    asked = "using namespace autotune::demo_gemm;constexpr config c = *lookup(90, 8, 1);"
     asked += "static_assert(c.p == 1.0 && c.block_size_x == 64 && c.kind == kind_value::kind);"
     asked += "static_assert(c.grid(8, 1).x == 4);"
     syntax_check(render([again]) + asked, tmp_path)

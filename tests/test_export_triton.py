@@ -12,7 +12,7 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.export import export_records
 from autotune.kernel.catalog import load_file
-from autotune.run.plans import default_plan
+from autotune.run.plans import plan_of
 from autotune.values import Problem
 
 pytest.importorskip("triton")
@@ -38,7 +38,7 @@ def records(monkeypatch):
     monkeypatch.setenv("AUTOTUNE_PATH", str(SPACES))
     kernel = load_file(SPACES / "softmax_rows.py")
     problem = Problem(rows=4096, columns=1024)
-    plan = default_plan(kernel, problem, for_arch("sm_90"))
+    plan = plan_of(kernel, kernel.default(), problem, for_arch("sm_90"))
     return [
         record(
             [entry(dict(problem), plan)],
@@ -115,7 +115,7 @@ int main(int, char** words) {
 def two_functions(space, **fields):
     """Records of the kernel ``scaled``; ``fields`` are further ones of its problem."""
     kernel, problem = load_file(space), Problem(n=1000, **fields)
-    plan = default_plan(kernel, problem, for_arch("sm_90"))
+    plan = plan_of(kernel, kernel.default(), problem, for_arch("sm_90"))
     return [
         record(
             [entry(dict(problem), plan)],

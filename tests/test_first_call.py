@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from sample_records import tuned_problem, write
+from sample_records import defaults_of, tuned_problem, write
 
 from autotune import load, lookup, tuned_on_first_call
 from autotune.answers.table import Plan
@@ -126,7 +126,7 @@ def record(
                 device=RecordedDevice.of(device),
                 fields={"n": "integer"},
                 parameters=kernel.parameters,
-                default=planned(),
+                defaults=defaults_of(planned(), {"n": "integer"}),
                 problems=tuple(entries),
                 provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
             ),
@@ -376,7 +376,7 @@ def test_a_record_of_another_shape_keeps_its_entries(
         msgspec.structs.replace(
             newest,
             parameters=parameters,
-            default=plan,
+            defaults=defaults_of(plan, {"n": "integer"}),
             problems=(tuned_problem({"n": 1000}, plan),),
             provenance=msgspec.structs.replace(newest.provenance, created="2026-11-20"),
         ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from sample_records import entry, plan, problem, record
+from sample_records import defaults_of, entry, plan, problem, record
 from sample_spaces import write_space
 from thinned import thinned
 
@@ -139,7 +139,7 @@ def small(kernel: Kernel) -> TunedRecord:
         ),
         fields={"n": "integer"},
         parameters=dict(kernel.parameters),
-        default=plan(),
+        defaults=defaults_of(plan(), {"n": "integer"}),
         problems=tuple(map(_tuned(kernel), SIZES, times)),
         portfolio=Portfolio(
             configurations=CONFIGURATIONS,
@@ -232,9 +232,9 @@ FALSIFIED: dict[str, tuple[tuple[Any, ...], Any, str]] = {
         r"plans\[0\].grid is .32, 1, 1., expected for its problem .31, 1, 1., as in its steps",
     ),
     "shared bytes": (
-        ("default", "shared_bytes"),
-        0,
-        "default.shared_bytes is 0, expected 128",
+        ("defaults", 0, "plans", 0, "shared_bytes"),
+        64,
+        r"defaults\[0\].plans\[0\].shared_bytes is 64, expected 128",
     ),
     "condition": ((*FIRST, "plans", 0, "requires"), 0, r"plans\[0\].requires"),
     "architecture": (
@@ -362,15 +362,16 @@ def mutated(value: Any) -> list[Any]:
 def answers(made: TunedRecord) -> list[Any]:
     """The answers of a record for some sizes, without the measurements that they quote."""
     table = build_table([RecordFile("imported", "folder", made)])
-    found = [
-        tuned_config(table, pick(table, (n,), device, arch), (n,), arch=arch)
+    hits = [
+        (n, pick(table, (n,), device, arch))
         for n in (1, 1000, 1001, 6000, 20_000, 90_000, 10**7)
         for device, arch in (("folder", None), (None, "sm_90"), (None, "sm_75"))
     ]
+    found = [tuned_config(table, hit, (n,)) for n, hit in hits if hit]
     return [
         (
-            *(dict(each), each.block, each.grid, each.shared_bytes, each.quality, each.objective),
-            *(each.exclusive, each.deterministic, each.requires_met, each.stale_reasons),
+            *(dict(each), each.launches, each.quality, each.objective),
+            *(each.exclusive, each.deterministic, each.stale_reasons),
         )
         for each in found
     ]

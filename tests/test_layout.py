@@ -23,7 +23,7 @@ from autotune.checking.importing import checked
 from autotune.checking.kernel_check import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import UsageError
+from autotune.errors import NoAnswerError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.measure.measurement import Status
@@ -204,7 +204,6 @@ def test_what_a_winner_cannot_take_the_nearest_that_can_does(asked):
         found = asked([known], **layout)
         assert (found["BM"], found.quality) == (bm, "nearest_problem"), layout
         assert (found.expected_fraction, found.grid) == (None, None)
-        assert found.requires_met
 
 
 def test_a_further_plan_of_a_near_row_takes_a_layout(asked):
@@ -213,12 +212,12 @@ def test_a_further_plan_of_a_near_row_takes_a_layout(asked):
     assert [asked([known], offset_a=offset)["BM"] for offset in (4, 1)] == [128, 64]
 
 
-def test_where_nothing_takes_a_layout_the_answer_says_so(asked):
+def test_where_nothing_takes_a_layout_there_is_no_answer(asked):
     known = with_layout((64, aligned(128)), default=aligned(32))
-    found = asked([known], offset_a=1)
-    assert (found["BM"], found.quality, found.requires_met) == (32, "default", False)
+    with pytest.raises(NoAnswerError, match=r"offset_a=1.*they need .*offset_a"):
+        asked([known], offset_a=1)
     able = with_layout((64, aligned(128)))
-    assert asked([able], offset_a=1).requires_met
+    assert asked([able], offset_a=1).quality == "default"
 
 
 def test_further_plans_are_the_fastest_that_take_a_layout():

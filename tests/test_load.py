@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_records import tuned_problem, write
+from sample_records import defaults_of, tuned_problem, write
 
 from autotune import Out, linalg, load
 from autotune.answers.table import Plan
@@ -113,7 +113,7 @@ def write_record(folder, kernel, device, deterministic=False, **values):
             device=RecordedDevice.of(device),
             fields={"n": "integer"},
             parameters={name: (*v, 999) for name, v in kernel.parameters.items()},
-            default=Plan(**plan),
+            defaults=defaults_of(Plan(**plan), {"n": "integer"}),
             problems=(made,),
             provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
         ),

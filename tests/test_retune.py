@@ -22,10 +22,10 @@ from autotune.cli import run
 from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
 from autotune.kernel.catalog import project_kernels
+from autotune.retune.gate import over_recorded
 from autotune.retune.outcomes import RetuneOptions
 from autotune.retune.retuning import all_sizes, device_lock
 from autotune.retune.schedule import local_schedule
-from autotune.retune.slowdown import over_recorded
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate
@@ -60,7 +60,9 @@ def no_process(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 def without_rivals(name: str, **changes: Any) -> None:
     """Make the default the recorded winner, recorded as slow: nothing else races it or beats it."""
-    configuration = json.loads(record_file(name).read_text())["default"]["configuration"]
+    configuration = json.loads(record_file(name).read_text())["defaults"][0]["plans"][0][
+        "configuration"
+    ]
     slow = {"median_ms": 1e4, "interval_ms": [1e4, 1e4], "runners_up": []}
     edit_record(name, **slow, configuration=configuration, **changes)
 
@@ -183,7 +185,7 @@ def test_ages_are_told_to_the_second(
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
-    edit_record("saxpy", driver="1.2.3", median_ms=1e-12, interval_ms=[1e-12, 1e-12])
+    edit_record("saxpy", driver="1.2.3", median_ms=1e-6, interval_ms=[1e-6, 1e-6])
     (row,) = ask()
     assert row["result"] == "searched"
     assert "the driver changed" in row["why"] and "it is slower: " in row["why"]

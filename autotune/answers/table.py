@@ -17,6 +17,7 @@ from typing import Annotated, Any, Generic, NamedTuple, Protocol, TypeAlias, Typ
 
 import msgspec
 
+from autotune.devices.device import MAX_GRID
 from autotune.kernel.expression import MAX_INTEGER, Json, value_of
 
 #: Dynamic shared memory of a block that needs no opt-in, on every CUDA architecture.
@@ -63,14 +64,32 @@ Term: TypeAlias = tuple[Annotated[float, msgspec.Meta(ge=0, lt=1e15)], tuple[str
 Split: TypeAlias = tuple[Count, Integer]
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration and its main launch, the launch with the kernel's name."""
+class PlannedLaunch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One launch of a configuration, for all problems."""
 
-    configuration: Mapping[str, Value]
+    #: Name of the function; empty: the kernel's name.
+    entry: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     block: Triple
     shared_bytes: Count = 0
     #: None if the launch cannot be traced.
     grid: Grid | None = None
+
+    def grid_for(self, fields: Mapping[str, Any]) -> tuple[int, ...]:
+        """Return the blocks for a problem; raise `ValueError` if they need more than 64 bits."""
+        return tuple(value_of(form, fields) for form in self.grid or ())
+
+
+class Plan(PlannedLaunch, frozen=True, kw_only=True, omit_defaults=True):
+    """A configuration and its launches; the plan itself is its main launch.
+
+    The main launch is that of the function with the kernel's name, else the first launch.
+    """
+
+    configuration: Mapping[str, Value]
+    #: Launches that prepare the main launch, for example copy an argument to aligned rows.
+    before: tuple[PlannedLaunch, ...] = ()
+    #: Launches that complete the result.
+    after: tuple[PlannedLaunch, ...] = ()
     #: Condition on a problem and its layout; None: every problem is allowed.
     requires: StoredExpression | None = None
     #: Architectures whose search space has the configuration; None if not checked.
@@ -80,14 +99,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     #: Whether the kernel declares equal bits in every run for equal data; see `Kernel.deterministic`.
     deterministic: bool = False
 
+    @property
+    def launches(self) -> tuple[PlannedLaunch, ...]:
+        """Return all launches in order."""
+        return (*self.before, self, *self.after)
+
     def allows(self, fields: Mapping[str, object]) -> bool:
-        """Return whether a problem with its layout satisfies the plan's condition."""
-        if self.requires is None:
-            return True
+        """Return whether a problem with its layout satisfies the condition, and all grids are grids of CUDA.
+
+        An empty problem may have an empty grid.
+        """
         try:
-            return value_of(self.requires, fields) != 0
+            if self.requires is not None and value_of(self.requires, fields) == 0:
+                return False
+            for launch in self.launches if self.before or self.after else (self,):
+                for form, most in zip(launch.grid or (), MAX_GRID, strict=False):
+                    if not 0 <= value_of(form, fields) <= most:
+                        return False
         except ValueError:
             return False
+        return True
 
     def fits(self, arch: str) -> bool:
         """Return whether the plan is valid on an architecture; if that was not checked, whether it is likely."""

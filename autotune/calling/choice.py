@@ -18,7 +18,7 @@ from autotune.compiling.job import compile_job
 from autotune.data.arguments import Argument, declared_argument
 from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
-from autotune.errors import NothingValidError, UsageError
+from autotune.errors import NoAnswerError, NothingValidError, UsageError
 from autotune.kernel.launches import (
     LaunchSequence,
     bind_arguments,
@@ -130,7 +130,8 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         is_valid = runs(found) and serves(configuration)
         if is_valid and _is_current(found, kernel, configuration, problem, device):
             return Choice(kernel.name, problem, configuration, found)
-        found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
+        with suppress(NoAnswerError):
+            found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
     if found is not None and runs(found):
         configuration = Configuration(dict(found))
         if serves(configuration):
@@ -181,11 +182,18 @@ def identity(kernel: Kernel, configuration: Configuration, problem: Problem, dev
 def recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> TunedConfig | None:
-    """Return the answer of lookup for a call; None, with a warning, if it has none."""
+    """Return the answer of lookup for a call; None if it has none.
+
+    Warn, unless only the sizes or the layout of the call have no answer.
+    """
     try:
         return _answer(kernel, problem, device, deterministic)
-    except UsageError as error:
-        warn(f"{error}; until then {kernel.name} runs its default configuration")
+    except (UsageError, NoAnswerError) as error:
+        table = table_of(kernel.name, kernel.project)
+        plans = () if table is None or deterministic else table.plans()
+        is_able = any(plan.fits(device.arch) or not device.is_cuda for plan in plans)
+        if isinstance(error, UsageError) or not is_able:
+            warn(f"{error}; until then {kernel.name} runs its default configuration")
         return None
 
 
@@ -193,7 +201,7 @@ def expected_ms_of(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
 ) -> float | None:
     """Return the time of a call that records expect, in ms; None if they have none."""
-    with suppress(UsageError):
+    with suppress(UsageError, NoAnswerError):
         return _answer(kernel, problem, device, deterministic).expected_ms
     return None
 

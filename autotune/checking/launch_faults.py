@@ -14,14 +14,17 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
-from autotune.run.plans import default_plan, plan_of, steps_of
+from autotune.run.plans import default_rows, plan_of, steps_of
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.record import TunedProblem, TunedRecord
-from autotune.tuned.validity import Place, plans_of, wrong
-from autotune.values import Configuration, Problem
+from autotune.tuned.validity import Place, named, plans_of, wrong
+from autotune.values import Configuration, Problem, category_of
 
 #: Members that follow from the kernel alone; ``archs`` also follows from the table of architectures.
-_MEMBERS = ("block", "shared_bytes", "grid", "requires", "exclusive", "deterministic")
+_MEMBERS = (
+    *("entry", "block", "shared_bytes", "grid", "before", "after"),
+    *("requires", "exclusive", "deterministic"),
+)
 
 
 def record_faults(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
@@ -39,27 +42,26 @@ def record_faults(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
         match place:
             case ("problems", int(number), *_) if are_changed[number]:
                 continue
-            case ("default" | "portfolio", *_) if is_changed:
+            case ("defaults" | "portfolio", *_) if is_changed:
                 continue
             case ("portfolio", _, int(number), "prediction", *_):
                 problem = record.portfolio.tables[number].rows[0].problem
-        if fault := plan_fault(place, plan, problem, kernel, device):
+        if problem and (fault := plan_fault(place, plan, problem, kernel, device)):
             yield fault
     for number, entry in enumerate(record.problems):
         if not are_changed[number] and (fault := _steps_fault(number, entry, kernel, device)):
             yield fault
 
 
-def plan_fault(
-    place: Place, plan: Plan, problem: Sizes | None, kernel: Kernel, device: Device
-) -> str:
-    """Return the first member of a plan that the kernel computes otherwise for a problem; empty if none.
-
-    Without a problem the plan is the kernel's default.
-    """
+def plan_fault(place: Place, plan: Plan, problem: Sizes, kernel: Kernel, device: Device) -> str:
+    """Return the first member of a plan that the kernel computes otherwise for a problem; empty if none."""
     configuration = Configuration(plan.configuration)
-    if problem is None:
-        expected = default_plan(kernel, kernel.first_problem(device.backend), device)
+    if place[0] == "defaults":
+        rows = default_rows(kernel, device)
+        alike = [row for row in rows if category_of(row.problem) == category_of(problem)]
+        if not alike:
+            return f"{named(place)}: {kernel.name} declares no problem like {dict(problem)!r:.120}"
+        expected = alike[0].plans[0]
     elif is_member(kernel, configuration, device):
         expected = plan_of(kernel, configuration, Problem(dict(problem)), device)
     else:
@@ -91,11 +93,15 @@ def answer_fault(
     configuration, asked = Configuration(dict(found)), kernel.filled(Problem(dict(problem)))
     if not is_member(kernel, configuration, device):
         return ""
-    if found.requires_met and not kernel.allows(configuration, asked):
+    if not kernel.allows(configuration, asked):
         return wrong("requires", "met", "not met: the kernel does not allow the problem")
-    main = launch_sequence(kernel, configuration, asked, device).main
-    for name in ("block", "shared_bytes", "grid"):
-        recorded, computed = getattr(found, name), getattr(main, name)
-        if recorded not in (None, computed):
-            return wrong(name, recorded, f"{computed}, as the kernel computes it")
+    computed = launch_sequence(kernel, configuration, asked, device).launches
+    if len(found.launches) != len(computed):
+        return wrong("launches", len(found.launches), f"{len(computed)}, as the kernel computes it")
+    for number, launches in enumerate(zip(found.launches, computed, strict=True)):
+        for name in ("entry", "block", "shared_bytes", "grid"):
+            recorded, expected = (getattr(launch, name) for launch in launches)
+            if recorded not in (None, expected):
+                place = "launches", number, name
+                return wrong(place, recorded, f"{expected}, as the kernel computes it")
     return ""

@@ -133,6 +133,15 @@ def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
+def launch_text(launch: Any) -> str:
+    """Return a launch as an indented line; a grid that is not known is left out."""
+    grid = "" if launch.grid is None else f"grid {launch.grid}, "
+    return (
+        f"  launch {launch.entry}: {grid}block {launch.block}, "
+        f"{launch.shared_bytes} bytes of dynamic shared memory"
+    )
+
+
 def words(values: Mapping[str, Any]) -> str:
     """Return names and values as one line in the command line's form: booleans are 0 and 1."""
     return ", ".join(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, shown
-from autotune.cli.console import FOLDER, JSON, KERNEL, SPACES, show_table
+from autotune.cli.console import FOLDER, JSON, KERNEL, SPACES, launch_text, show_table
 from autotune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,11 +60,7 @@ def _kernel_rows(spaces: Path | None, is_all: bool) -> list[dict[str, Any]]:
     from autotune.kernel.catalog import listings
 
     return [
-        {
-            "kernel": listing.name,
-            "about": ("BROKEN " if listing.broken else "")
-            + listing.doc.removeprefix(f"{listing.name}: "),
-        }
+        {"kernel": listing.name, "about": ("BROKEN " if listing.broken else "") + listing.doc}
         for listing in listings(spaces)
         if is_all or not listing.teaches
     ]
@@ -313,10 +309,7 @@ def _show_configuration(
     click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
     plan = complete_launches(launch_sequence(kernel, configuration, problem, device), binary)
     for launch in plan.launches:
-        click.echo(
-            f"  launch {launch.entry}: grid {launch.grid}, block {launch.block}, "
-            f"{launch.shared_bytes} bytes of dynamic shared memory"
-        )
+        click.echo(launch_text(launch))
     for function in binary.entries:
         known = {
             "registers": function.registers,

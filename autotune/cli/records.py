@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from autotune.cli.console import (
     KERNEL,
     PATH,
     SPACES,
+    launch_text,
     out_option,
     print_measurements,
     print_table,
@@ -100,21 +102,20 @@ def lookup(
         "problem": problem,
         "config": dict(found),
         **{name: getattr(found, name) for name in _ANSWER},
+        "launches": [asdict(launch) for launch in found.launches],
         "stale_reasons": [*dict.fromkeys((*found.stale_reasons, *changes))],
     }
     if as_json:
         emit_json(facts)
         return
     click.echo(shown(", ".join(f"{name}={value}" for name, value in found.items())))
-    for name in ("quality", "block", "grid", "shared_bytes", "source"):
-        if facts[name] is not None:
-            click.echo(shown(f"  {name}: {facts[name]}"))
+    click.echo(shown(f"  quality: {found.quality}"))
+    for launch in found.launches:
+        click.echo(shown(launch_text(launch)))
+    click.echo(shown(f"  source: {found.source}"))
     notes = {
         found.expected: found.expected,
         f"objective: {found.objective}": found.objective != "time",
-        "not valid: no tuned configuration is allowed for this problem and device": (
-            not found.requires_met
-        ),
         "not verified: it ran at no such size, or at no larger and smaller one": not found.verified,
         "exclusive: launches of one loaded module must not overlap": found.exclusive,
         "deterministic: the output has the same bits in every run": found.deterministic,
@@ -128,7 +129,7 @@ def lookup(
 #: Attributes of an answer that `autotune lookup --json` prints.
 _ANSWER = (
     *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
-    *("exclusive", "deterministic", "verified", "requires_met", "noise", "objective", "source"),
+    *("exclusive", "deterministic", "verified", "noise", "objective", "source"),
 )
 
 

@@ -15,14 +15,13 @@ from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device, for_arch
 from autotune.devices.occupancy import Occupancy, occupancy
 from autotune.devices.sass import FunctionCode, code_of
-from autotune.errors import AutotuneError, UsageError, unknown
+from autotune.errors import AutotuneError, NoAnswerError, UsageError, unknown
 from autotune.kernel.launches import complete_launches, launch_sequence
 from autotune.kernel.space import broken_constraints
 from autotune.kernel.spec import Kernel, Work
 from autotune.measure.counters import by_name
 from autotune.measure.disassembly import disassembled
-from autotune.measure.roofline import Limits, deciding_caches, device_limit, is_memory_bound
-from autotune.measure.timing import Caches, Timing
+from autotune.measure.roofline import Limits, is_memory_bound, share
 from autotune.run.device_limits import known_limits
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import RecordFile, read_layers
@@ -166,8 +165,9 @@ def _named(setting: Setting, name: str) -> KernelVariant:
     owner, problem = kernel.project, setting.problem
     try:
         found = lookup(kernel.name, arch=arch, device=device, project=owner, **problem)
-    except UsageError:  # nothing is tuned
-        return KernelVariant(BEST, kernel.default(), "default of the space file: nothing is tuned")
+    except (UsageError, NoAnswerError):
+        why = "default of the space file: nothing is tuned for it"
+        return KernelVariant(BEST, kernel.default(), why)
     how = "winner for this problem" if found.quality == "exact" else f"answer by {found.quality}"
     return KernelVariant(BEST, Configuration(found), f"{how} ({found.source})")
 
@@ -179,8 +179,7 @@ def facts_of(setting: Setting, variants: Sequence[KernelVariant]) -> list[Facts]
     tuned = [entry for record in setting.own_records if (entry := record.tuned(setting.problem))]
     for i, facts in enumerate(found):
         if tuned and (result := tuned[0].race.of(facts.variant.configuration)):
-            caches = Timing(tuned[0].race.timing).caches
-            found[i] = with_time(setting, facts, result.time_ms.value, True, caches)
+            found[i] = with_time(setting, facts, result.time_ms.value, True)
     return found
 
 
@@ -243,23 +242,16 @@ def _code(binary: Binary, entry: str) -> FunctionCode | None:
         return None  # `explaining` adds one note for all variants
 
 
-def with_time(
-    setting: Setting, facts: Facts, time_ms: float, recorded: bool, caches: Caches | None = None
-) -> Facts:
-    """Return facts with a time and the rates computed from it.
-
-    ``caches`` is the state of the caches that was timed; default: the state that decides the problem.
-    """
+def with_time(setting: Setting, facts: Facts, time_ms: float, recorded: bool) -> Facts:
+    """Return facts with a time and the rates computed from it."""
     facts, work = replace(facts, time_ms=time_ms, is_recorded=recorded), setting.work
     if work is None:
         return facts
-    limit = device_limit(work, setting.limits, caches or deciding_caches(work, setting.device))
+    reached, name = share(work, time_ms, setting.limits)
     moved = work.bytes_read + work.bytes_written
     gb, gflop = moved / time_ms / 1e6, work.flops / time_ms / 1e6
     facts = replace(facts, gb_per_s=gb, gflop_per_s=gflop)
-    if limit is None:
-        return facts
-    return replace(facts, limit_share=limit.share(time_ms), limit_name=limit.name)
+    return replace(facts, limit_share=reached, limit_name=name or "")
 
 
 def winners_below(records: Sequence[RecordFile], occupancy_share: float) -> tuple[int, int]:

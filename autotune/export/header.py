@@ -14,6 +14,7 @@ from autotune.answers.table import (
     COMMON_SHARED_BYTES,
     SIXTEENTHS,
 )
+from autotune.devices.device import MAX_GRID
 from autotune.export.cpp import INT, comment, filled, identifier, listed
 from autotune.export.writer import Writer
 from autotune.tuned.merged import (
@@ -90,7 +91,10 @@ def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
         ),
         "conditions": writer.conditions,
         "common_shared_bytes": COMMON_SHARED_BYTES,
-        "default_plan": writer.default,
+        "defaults": spans[table.defaults],
+        "launches": writer.launches,
+        "most_launches": max(len(plan.launches) for plan in writer.plans.values()),
+        "max_grid": MAX_GRID,
         "groups": [
             {
                 "about": comment(group.name),
@@ -99,7 +103,8 @@ def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
             }
             for group in writer.groups
         ],
-        "no_exact": f"{{{listed(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
+        "grids": writer.untraced,
+        "no_exact": f"{{{listed(field['zero'] for field in fields)}}}, 0, -1, -1",
         "no_near": f"{{{listed(field['zero'] for field in fields)}}}, 0, false, 0, 0, 0",
         "ranges": writer.range_rows(),
         "no_range": listed([f"{{{listed(field['zero'] for field in fields)}}}"] * 2),

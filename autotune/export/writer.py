@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +16,7 @@ from autotune.answers.table import (
     AnswerTable,
     Cost,
     Plan,
+    PlannedLaunch,
     Prediction,
     ProblemKey,
     SizeRange,
@@ -26,6 +28,7 @@ from autotune.errors import UsageError
 from autotune.export.cpp import INT, comment, expression, identifier, listed, time
 from autotune.kernel.expression import MAX_INTEGER, substitute
 from autotune.tuned.merged import (
+    DEFAULT,
     Group,
     LookupRow,
     LookupTable,
@@ -111,11 +114,18 @@ class Writer:
         #: The number of blocks of each shape.
         self.blocks: list[str] = []
         self.conditions: list[str] = []
-        self.default = self.number(self.table.default)
+        #: The lines of all launch sequences, one after the other, and where each sequence begins.
+        self.launches: list[str] = []
+        self._sequences: dict[tuple[str, ...], int] = {}
+        #: The grids of tuned problems that were not traced.
+        self.untraced: list[str] = []
+        for row in _rows(self.table.defaults):
+            self.number(row.plans[0])
         devices, archs = self.table.devices.values(), self.table.archs.values()
         shared = {id(group.exact) for group in devices}
         #: An architecture with a single device has no group of its own: it shares the device's rows.
-        self.groups = [*devices, *(group for group in archs if id(group.exact) not in shared)]
+        own = (group for group in archs if id(group.exact) not in shared)
+        self.groups = [*devices, *own, self.table.defaults]
         self.tables: list[AnswerTable] = []
         for row in (row for group in self.groups for row in _rows(group)):
             for plan in _answering(row):
@@ -170,7 +180,8 @@ class Writer:
         return [str(value) for value in self.table.parameters[parameter]]
 
     def _categories(self, position: int) -> list[str]:
-        rows = [row for group in self.table.devices.values() for row in _rows(group)]
+        groups = (*self.table.devices.values(), self.table.defaults)
+        rows = [row for group in groups for row in _rows(group)]
         return sorted({str(row.problem[position]) for row in rows}) or ["none"]
 
     def number(self, plan: Plan) -> int:
@@ -190,19 +201,29 @@ class Writer:
     def plan_row(self, plan: Plan) -> str:
         """Return the line of a plan in the table of plans."""
         values = self._values_of(plan.configuration)
-        shape = condition = -1
-        if plan.grid is not None:
-            shape = _index(self.shapes, listed(map(expression, plan.grid)))
-            if shape == len(self.blocks):
-                self.blocks.append(expression(blocks_of(plan.grid)))
+        lines = tuple(map(self._launch, plan.launches))
+        first = self._sequences.setdefault(lines, len(self.launches))
+        if first == len(self.launches):
+            self.launches += lines
+        condition = -1
         if plan.requires is not None:
             condition = _index(self.conditions, expression(plan.requires))
         archs = plan.archs or ()
         bits = sum(1 << i for i, number in enumerate(self.archs) if f"sm_{number}" in archs)
-        sizes = [_extent(plan.block), str(plan.shared_bytes)]
-        about = [_bool(plan.exclusive), _bool(plan.deterministic), str(shape), str(condition)]
+        launches = [str(first), str(len(lines)), str(first + len(plan.before))]
+        about = [_bool(plan.exclusive), _bool(plan.deterministic), str(condition)]
         examined = _bool(plan.archs is not None)
-        return ",".join([*values, *sizes, *about, f"{bits}ULL", examined])
+        return ",".join([*values, *launches, *about, f"{bits}ULL", examined])
+
+    def _launch(self, launch: PlannedLaunch) -> str:
+        """Return the line of a launch in the table of launches."""
+        shape = -1
+        if launch.grid is not None:
+            shape = _index(self.shapes, listed(map(expression, launch.grid)))
+            if shape == len(self.blocks):
+                self.blocks.append(expression(blocks_of(launch.grid)))
+        entry = json.dumps(launch.entry or self.table.kernel)
+        return f"{entry},{_extent(launch.block)},{launch.shared_bytes},{shape}"
 
     def _values_of(self, configuration: Mapping[str, Value]) -> list[str]:
         """Return the members of a configuration; the members of other sources are empty."""
@@ -232,10 +253,15 @@ class Writer:
     def exact_rows(self, row: LookupRow) -> Iterator[str]:
         """Yield the lines of a tuned problem: its winner, then its best deterministic plan."""
         problem = f"{{{self.problem(row.problem)}}}"
-        untraced = row.tuned.untraced_grid(self.table.kernel) if row.tuned else None
-        yield f"{problem}, {self.number(row.plans[0])}, 1.0, {_extent(untraced or (0, 0, 0))}"
-        for plan in _answering(row)[1:]:
-            yield f"{problem}, {self.number(plan)}, {_fraction(row.share_of_second)}, {{0, 0, 0}}"
+        first, *others = _answering(row)
+        steps = row.tuned.launches if row.tuned else ()
+        untraced = -1
+        if steps and any(launch.grid is None for launch in first.launches):
+            untraced = len(self.untraced)
+            self.untraced += (_extent(step.concrete_grid) for step in steps)
+        yield f"{problem}, {self.number(first)}, 1.0, {untraced}"
+        for plan in others:
+            yield f"{problem}, {self.number(plan)}, {_fraction(row.share_of_second)}, -1"
 
     def near_rows(self, row: LookupRow) -> Iterator[str]:
         """Yield the lines of a problem that answers for others: its first plan, then deterministic plans."""
@@ -359,9 +385,10 @@ class Writer:
                 for begin, rows in zip(begins, (group.exact, group.near), strict=True)
             ]
             spans[id(group.exact)] = f"{begins[0]}, {ends[0]}, {begins[1]}, {ends[1]}"
+        known = [(group, self.arch_id(group.arch)) for group in self._all_groups()]
         return {
-            group: f"{self.arch_id(group.arch)}, {spans[id(group.exact)]}"
-            for group in self._all_groups()
+            group: f"{arch}, {spans[id(group.exact)]}"
+            for group, arch in (*known, (self.table.defaults, 0))
         }
 
     def assertions(self) -> list[str]:
@@ -376,12 +403,13 @@ class Writer:
                 continue
             for problem, deterministic in itertools.product(group.exact, (False, True)):
                 hit = pick(self.table, problem, device, group.arch, deterministic=deterministic)
-                if deterministic and hit.plan is group.exact[problem].plans[0]:
+                if hit and deterministic and hit.plan is group.exact[problem].plans[0]:
                     continue
                 demand = ", demand::deterministic" if deterministic else ""
                 asked = f"lookup({where}, {self.problem(problem)}{demand})"
-                quality = "kernel_default" if hit.quality == "default" else hit.quality
-                lines.append(f"detail::is({asked}, {self.number(hit.plan)}, quality::{quality})")
+                quality = hit.quality if hit and hit.quality != DEFAULT else "kernel_default"
+                number = self.number(hit.plan) if hit else -1
+                lines.append(f"detail::is({asked}, {number}, quality::{quality})")
         return lines
 
 

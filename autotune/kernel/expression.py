@@ -116,6 +116,19 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
     return value
 
 
+def text_of(form: Json) -> str:
+    """Return a stored expression as a person writes it, for a message."""
+    if not isinstance(form, list):
+        return str(form)
+    name, first, second = form
+    left, right = text_of(first), text_of(second)
+    if name in ("min", "max"):
+        return f"{name}({left}, {right})"
+    if name == "and":
+        return f"{left} and {right}"
+    return f"{left} {name} {right}" if name in ("==", "<=") else f"({left} {name} {right})"
+
+
 def substitute(form: Json, values: Mapping[str, int]) -> Json:
     """Return a stored expression with some fields replaced by numbers, simplified."""
     if isinstance(form, str):

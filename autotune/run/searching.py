@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from autotune.answers.table import distance, place_of
 from autotune.devices.device import Device
-from autotune.errors import UsageError
+from autotune.errors import NoAnswerError, UsageError
 from autotune.interop.exchange import configurations_to_try
 from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
@@ -243,7 +243,7 @@ def recorded(kernel: Kernel, device: Device, problem: Problem) -> list[Configura
     """Return a list with the configuration that lookup answers for a problem; empty without a record."""
     try:
         found = lookup(kernel.name, device=device, project=kernel.project, **problem)
-    except UsageError:  # no record, or a record of a kernel with other fields
+    except (UsageError, NoAnswerError):  # also for a record of a kernel with other fields
         return []
     return [] if found.quality == DEFAULT else [Configuration(found)]
 

@@ -14,7 +14,7 @@ from autotune.calling.first_call import OFF, VARIABLE, in_turn, tuning
 from autotune.calling.libraries import DeviceLibrary, cupy, kind_of
 from autotune.calling.loaded import is_capturing, on_device
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, UsageError
+from autotune.errors import AutotuneError, NoAnswerError, UsageError
 from autotune.front import tune_call
 from autotune.kernel.operand import Operand
 from autotune.kernel.source import source_fingerprint
@@ -133,7 +133,7 @@ def _found(kernel: DecoratedKernel, problem: Problem, device: Device) -> TunedCo
     """Return the answer of lookup; None without a record."""
     try:
         return lookup(kernel.name, device=device, project=kernel.project, **problem)
-    except UsageError:
+    except (UsageError, NoAnswerError):
         return None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from autotune.answers.table import ProblemKey, Triple, Value
-from autotune.errors import UsageError, unknown
-from autotune.kernel.expression import value_of
+from autotune.answers.table import Plan, ProblemKey, Triple, Value
+from autotune.errors import NoAnswerError, UsageError, unknown
+from autotune.kernel.expression import text_of
 from autotune.tuned.merged import (
     DEFAULT,
     EXACT,
@@ -25,23 +26,41 @@ from autotune.tuned.record import TunedProblem, TuningOrigin
 if TYPE_CHECKING:
     from autotune.tuned.first_calls import FirstCalls
 
-#: Largest extent of a grid on any CUDA device.
-MAX_GRID = 2**31 - 1
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class TunedConfig(Mapping[str, Any]):
-    """A configuration of a kernel and its launch: a mapping of parameters to values.
+@dataclass(frozen=True)
+class TunedLaunch:
+    """One launch of a configuration for a problem.
 
     Attributes
     ----------
+    entry : str
+        Name of the function, as the kernel's launch declares it.
+    grid : tuple of int or None
+        Blocks in x, y, z. None if the launch could not be traced, or the layout of the arrays is not the
+        tuned one.
     block : tuple of int
         Threads in x, y, z.
     shared_bytes : int
         Dynamic shared memory per block.
-    grid : tuple of int or None
-        Blocks in x, y, z of the main launch for the problem. None if the launch could not be traced,
-        does not fit a CUDA grid, or the layout of the arrays is not the tuned one.
+    """
+
+    entry: str
+    grid: Triple | None
+    block: Triple
+    shared_bytes: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TunedConfig(Mapping[str, Any]):
+    """A configuration of a kernel and its launches: a mapping of parameters to values.
+
+    Attributes
+    ----------
+    launches : tuple of TunedLaunch
+        All launches in order, without fills.
+    main : TunedLaunch
+        The launch of the function with the kernel's name, else the first launch. ``block``, ``grid`` and
+        ``shared_bytes`` are its values.
     quality : str
         Quality of the hit: ``exact``, ``first_call``, ``nearest_problem``, ``same_arch``,
         ``nearest_arch`` or ``default``.
@@ -72,14 +91,11 @@ class TunedConfig(Mapping[str, Any]):
     verified : bool
         Whether the configuration was verified at this size, or at sizes below and above it in each field.
         False without a record of such a size: its results may be wrong there.
-    requires_met : bool
-        False if not even the default is valid: for this problem, or on this architecture.
     """
 
     _values: Mapping[str, Value]
-    block: Triple
-    shared_bytes: int
-    grid: Triple | None
+    launches: tuple[TunedLaunch, ...]
+    main: TunedLaunch
     quality: str
     expected_fraction: float | None
     median_fraction: float | None
@@ -92,7 +108,6 @@ class TunedConfig(Mapping[str, Any]):
     source: str
     origin: TuningOrigin | None
     verified: bool
-    requires_met: bool
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -102,6 +117,21 @@ class TunedConfig(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    @property
+    def block(self) -> Triple:
+        """Return the threads in x, y, z of the main launch."""
+        return self.main.block
+
+    @property
+    def shared_bytes(self) -> int:
+        """Return the dynamic shared memory per block of the main launch."""
+        return self.main.shared_bytes
+
+    @property
+    def grid(self) -> Triple | None:
+        """Return the blocks in x, y, z of the main launch; see `TunedLaunch`."""
+        return self.main.grid
 
     @property
     def expected(self) -> str:
@@ -133,37 +163,77 @@ def answer(
     values, layout = _values(table, problem), _layout(table, problem)
     folder, arch_name = _place(table, arch, device)
     hit = pick(table, values, folder, arch_name, layout, deterministic)
-    found = tuned_config(table, hit, values, layout, arch_name)
-    if first_calls is not None and found.quality != EXACT:
+    if first_calls is not None and (hit is None or hit.quality != EXACT):
         fields = table.named(values, layout)
         if known := first_calls.find(device, fields, deterministic):
             source, entry = known
             if plan := table.plan_of(entry.configuration, fields, deterministic):
-                hit = Hit(plan, None, FIRST_CALL, verified=found.verified)
-                of_plan = tuned_config(table, hit, values, layout, arch_name)
-                of_plan = replace(of_plan, stale_reasons=table.newest.stale_reasons(entry))
-                return _of_first_call(entry, source, of_plan, found.expected_ms)
-    if deterministic and not hit.plan.deterministic:
-        asked = ", ".join(f"{name}={value}" for name, value in problem.items())
-        raise UsageError(
-            f"{table.kernel}: no recorded configuration for ({asked}) is declared deterministic; declare "
-            f"which configurations are (@{table.kernel}.deterministic), then tune: autotune run "
-            f"{table.kernel}"
-        )
-    return found
+                found = Hit(plan, None, FIRST_CALL, verified=hit is not None and hit.verified)
+                of_plan = tuned_config(table, found, values, layout)
+                return replace(
+                    of_plan,
+                    stale_reasons=table.newest.stale_reasons(entry),
+                    source=source,
+                    origin=entry.origin,
+                    expected_ms=_expected_ms(entry, hit.expected_ms if hit else None),
+                )
+    if hit is None:
+        where = arch_name or (table.devices[folder].arch if folder in table.devices else "")
+        raise NoAnswerError(_why_nothing(table, values, layout, where, deterministic))
+    return tuned_config(table, hit, values, layout)
 
 
-def _of_first_call(
-    entry: TunedProblem, source: str, found: TunedConfig, expected_ms: float | None
-) -> TunedConfig:
-    """Describe the answer of a first call; ``expected_ms`` is the expected time of the answer of runs.
+def _expected_ms(entry: TunedProblem, of_runs_ms: float | None) -> float | None:
+    """Return the expected time of a first call's answer, from that of the answer of runs.
 
     The times of a first call include the overhead of timing, so only their ratio counts.
     """
-    if expected_ms is not None:
-        answer_ms = entry.race.contenders[-1].time_ms.value
-        expected_ms = expected_ms * entry.median_ms / answer_ms
-    return replace(found, source=source, origin=entry.origin, expected_ms=expected_ms)
+    if of_runs_ms is None:
+        return None
+    return of_runs_ms * entry.median_ms / entry.race.contenders[-1].time_ms.value
+
+
+def _why_nothing(
+    table: LookupTable,
+    values: ProblemKey,
+    layout: Mapping[str, int],
+    arch: str,
+    deterministic: bool,
+) -> str:
+    """Return the message that no recorded configuration is valid: what was needed, and what to do."""
+    fields, kernel = table.named(values, layout), table.kernel
+    asked = ", ".join(f"{name}={value}" for name, value in fields.items())
+    where = f" on {arch}" if arch else ""
+    plans = [plan for plan in table.plans() if not deterministic or plan.deterministic]
+    if not plans:
+        return (
+            f"{kernel}: no recorded configuration for ({asked}) is declared deterministic; declare "
+            f"which configurations are (@{kernel}.deterministic), then tune: autotune run {kernel}"
+        )
+    able = [plan for plan in plans if not arch or arch_number(arch) is None or plan.fits(arch)]
+    if not able:
+        known = sorted({name for plan in plans for name in plan.archs or ()})
+        needed = f"they need one of {', '.join(known)}" if known else "they need a larger device"
+    else:
+        needed = _needed(able, fields)
+    kind = "deterministic " if deterministic else ""
+    return (
+        f"{kernel}: no recorded {kind}configuration is valid for ({asked}){where}: {needed}; tune the "
+        f"kernel for it: autotune run {kernel}"
+    )
+
+
+def _needed(plans: Sequence[Plan], fields: Mapping[str, int | str]) -> str:
+    """Return the conditions of plans that a problem does not satisfy, at most three."""
+    conditions = {
+        text_of(plan.requires): None
+        for plan in plans
+        if plan.requires is not None and not plan.allows(fields)
+    }
+    if not conditions:
+        return "none is of these categories, or their grids are larger than CUDA allows"
+    shown = [*conditions][:3]
+    return "they need " + ", or ".join(shown)
 
 
 def promising(
@@ -178,7 +248,7 @@ def promising(
     found: list[Mapping[str, Value]] = []
     while len(found) < count:
         hit = pick(table, values, folder, arch, layout, deterministic, found)
-        if hit.row is None:
+        if hit is None or hit.quality == DEFAULT:
             break
         found.append(hit.plan.configuration)
     return found
@@ -189,23 +259,20 @@ def tuned_config(
     hit: Hit,
     problem: ProblemKey,
     layout: Mapping[str, int] | None = None,
-    arch: str | None = None,
 ) -> TunedConfig:
-    """Return the answer of lookup for a hit. Default ``layout``: the tuned layout.
-
-    `pick` returns only plans that are valid on the architecture, apart from the default.
-    """
+    """Return the answer of lookup for a hit. Default ``layout``: the tuned layout."""
     plan, row = hit.plan, hit.row
     tuned = row.tuned if row else None
     is_plain = layout is None or layout == table.layout
-    fields = table.named(problem, layout)
-    is_cuda = arch is not None and arch_number(arch) is not None
-    is_valid = hit.quality != DEFAULT or not is_cuda or plan.fits(str(arch))
+    grids = _grids(hit, problem, table.named(problem)) if is_plain else repeat(None)
+    launches = tuple(
+        TunedLaunch(launch.entry or table.kernel, grid, launch.block, launch.shared_bytes)
+        for launch, grid in zip(plan.launches, grids, strict=False)
+    )
     return TunedConfig(
         dict(plan.configuration),
-        block=plan.block,
-        shared_bytes=plan.shared_bytes,
-        grid=_grid(table.kernel, hit, problem, fields) if is_plain else None,
+        launches=launches,
+        main=launches[len(plan.before)],
         quality=hit.quality,
         expected_fraction=hit.expected_fraction,
         median_fraction=hit.median_fraction,
@@ -213,25 +280,26 @@ def tuned_config(
         stale_reasons=(),
         noise="; ".join(tuned.race.noise) if tuned else "",
         objective=table.objective,
-        source=row.origin.source if row else table.source,
+        source=row.origin.source if row else "",
         exclusive=plan.exclusive,
         deterministic=plan.deterministic,
         origin=tuned.origin if tuned else None,
         verified=hit.verified,
-        requires_met=is_valid and plan.allows(fields),
     )
 
 
-def _grid(kernel: str, hit: Hit, problem: ProblemKey, fields: Mapping[str, Any]) -> Triple | None:
-    if hit.plan.grid is None:
-        tuned = hit.row.tuned if hit.row and hit.row.problem == problem else None
-        is_winner = tuned and tuned.configuration == hit.plan.configuration
-        return tuned.untraced_grid(kernel) if tuned and is_winner else None
-    try:
-        x, y, z = (value_of(axis, fields) for axis in hit.plan.grid)
-    except ValueError:
-        return None
-    return (x, y, z) if min(x, y, z) >= 0 and max(x, y, z) <= MAX_GRID else None
+def _grids(hit: Hit, problem: ProblemKey, fields: Mapping[str, Any]) -> Iterator[Triple | None]:
+    """Yield the grid of each launch; grids that were not traced are known for the tuned problem only."""
+    tuned = hit.row.tuned if hit.row and hit.row.problem == problem else None
+    is_winner = tuned is not None and tuned.configuration == hit.plan.configuration
+    steps = tuned.launches if tuned and is_winner else ()
+    untraced = chain((step.concrete_grid for step in steps), repeat(None))
+    for launch, known in zip(hit.plan.launches, untraced, strict=False):
+        if launch.grid is None:
+            yield known
+        else:
+            x, y, z = launch.grid_for(fields)
+            yield x, y, z
 
 
 def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:

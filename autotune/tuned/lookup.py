@@ -44,8 +44,9 @@ def lookup(
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
-    Every size has an answer: from a run, from a first call (`load`, ``tune=``), or from results for other
-    problems; `TunedConfig.quality` tells which. Record files are read once. They, and the kernel's files
+    The answer is from a run, from a first call (`load`, ``tune=``), from results for other problems, or the
+    kernel's default; `TunedConfig.quality` tells which. It is valid for the problem and the CUDA architecture;
+    without a valid configuration there is no answer. Record files are read once. They, and the kernel's files
     where they are at hand, are checked for changes at most once a second. A change of the current folder,
     ``AUTOTUNE_PROJECT``, ``AUTOTUNE_PATH``, ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` takes effect at once.
 
@@ -71,14 +72,16 @@ def lookup(
     Returns
     -------
     TunedConfig
-        Parameters by name, with ``block``, ``shared_bytes``, ``grid`` and ``quality``.
+        Parameters by name, with ``launches`` and ``quality``.
 
     Raises
     ------
+    NoAnswerError
+        If no recorded configuration is valid, or none of the valid ones is ``deterministic``. It is a
+        `LookupError`.
     UsageError
         If the project has no record of the kernel, or several of its folders have one; if a problem field
-        is missing or unknown, a size is negative, ``arch`` is not an architecture, or no recorded
-        configuration is ``deterministic``.
+        is missing or unknown, a size is negative, or ``arch`` is not an architecture.
     """
     environ = os.environ
     cached = _current(kernel, project)

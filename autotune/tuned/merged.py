@@ -75,7 +75,7 @@ class Hit(NamedTuple):
     """The answer of a table."""
 
     plan: Plan
-    #: None for the kernel's default.
+    #: None for a first call.
     row: LookupRow | None
     #: One of `QUALITIES`.
     quality: str
@@ -108,9 +108,8 @@ class LookupTable(msgspec.Struct, eq=False):
     kernel: str
     #: Problem fields in order; True for an integer field, False for a categorical one.
     fields: dict[str, bool]
-    default: Plan
-    #: Source of the record with the default.
-    source: str
+    #: The rows of the kernel's default, one for each combination of categories.
+    defaults: Group
     #: The newest record: rows of another definition of the kernel are left out.
     newest: TunedRecord
     #: Layout fields with their default values, those of the tuned layout.
@@ -127,13 +126,12 @@ class LookupTable(msgspec.Struct, eq=False):
     names: dict[str, str] = {}
 
     def plans(self) -> Iterator[Plan]:
-        """Yield every plan, the default last."""
-        for group in self.devices.values():
+        """Yield every plan, the defaults last."""
+        for group in (*self.devices.values(), self.defaults):
             for row in (*group.exact.values(), *group.near.values()):
                 yield from row.plans
                 if row.table and row.table.prediction:
                     yield from (cost.plan for cost in row.table.prediction.costs)
-        yield self.default
 
     def plan_of(
         self, configuration: Mapping[str, Value], fields: Mapping[str, Any], deterministic: bool
@@ -154,7 +152,7 @@ class LookupTable(msgspec.Struct, eq=False):
             parameters=self.parameters,
             layout=self.layout,
             sources=self.sources,
-            default=self.default,
+            defaults=self.newest.defaults,
             provenance=provenance,
             objective=self.objective,
         )
@@ -179,11 +177,11 @@ def pick(
     layout: Mapping[str, int] | None = None,
     deterministic: bool = False,
     without: Sequence[Mapping[str, Value]] = (),
-) -> Hit:
-    """Return the answer for a problem on a device (its folder) or architecture.
+) -> Hit | None:
+    """Return the answer for a problem on a device (its folder) or architecture; None without a valid plan.
 
     ``layout`` must have all layout fields; default: the tuned layout. With ``deterministic`` only
-    deterministic plans and the default answer. Configurations in ``without`` do not answer.
+    deterministic plans answer. Configurations in ``without`` do not answer.
 
     An expected speed or time holds on the device, or on the architecture if no device is given, and in the
     tuned layout only.
@@ -205,7 +203,7 @@ def pick(
             if asked.is_plain and quality in (EXACT, NEAREST_PROBLEM):
                 return hit._replace(quality=quality)
             return Hit(hit.plan, hit.row, quality, verified=hit.verified)
-    return Hit(table.default, None, DEFAULT)
+    return None
 
 
 class _Query(NamedTuple):
@@ -251,23 +249,26 @@ def _search(
 def _candidates(
     table: LookupTable, device: str | None, arch: str | None
 ) -> Iterator[tuple[Group, str, str, str | None]]:
-    """Yield groups in order of priority: the group, the quality of an exact and a near hit, the foreign arch."""
+    """Yield groups in order of priority: the group, the quality of an exact and a near hit, the foreign arch.
+
+    Nothing is known about the limits of OpenCL devices and of unknown ones.
+    """
     if device is not None and device in table.devices:
         own = table.devices[device]
         arch = own.arch
         yield own, EXACT, NEAREST_PROBLEM, None
-    if arch is None:
-        return
-    if arch in table.archs:
+    if arch is not None and arch in table.archs:
         hits = (EXACT, NEAREST_PROBLEM) if device is None else (SAME_ARCH, SAME_ARCH)
         yield table.archs[arch], *hits, None
-    number = arch_number(arch)
-    if number is None:
-        return
-    numbers = ((arch_number(other), other) for other in table.archs if other != arch)
-    known = ((abs(n // 10 - number // 10), abs(n - number), n, other) for n, other in numbers if n)
-    for *_, other in sorted(known):
-        yield table.archs[other], NEAREST_ARCH, NEAREST_ARCH, arch
+    number = arch_number(arch or "")
+    if number is not None:
+        numbers = ((arch_number(other), other) for other in table.archs if other != arch)
+        known = (
+            (abs(n // 10 - number // 10), abs(n - number), n, other) for n, other in numbers if n
+        )
+        for *_, other in sorted(known):
+            yield table.archs[other], NEAREST_ARCH, NEAREST_ARCH, arch
+    yield table.defaults, DEFAULT, DEFAULT, None if number is None else arch
 
 
 def arch_number(arch: str) -> int | None:
@@ -316,17 +317,20 @@ def build_table(
     # Only CUDA records have the architectures of the default.
     current = [known for known in fitting if record.serves(known.record)]
     with_archs = [known for known in current if known.record.default.archs is not None]
-    default = max(with_archs or [newest], key=lambda known: moment(known.record.provenance.created))
+    latest = max(with_archs or [newest], key=lambda known: moment(known.record.provenance.created))
+    defaults: dict[ProblemKey, LookupRow] = {}
     table = LookupTable(
         record.kernel,
         {name: kind == "integer" for name, kind in record.fields.items()},
-        default.record.default,
-        default.source,
+        Group(DEFAULT, "", near=defaults),
         record,
         dict(record.layout),
         objective,
         sources=dict(record.sources),
     )
+    for row in latest.record.defaults:
+        problem = table.key(row.problem)
+        defaults[problem] = LookupRow(problem, place_of(problem), row.plans, latest)
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))

@@ -24,6 +24,7 @@ from autotune.answers.table import (
     SizeRange,
     Sizes,
     StoredExpression,
+    TableRow,
     Triple,
     Value,
 )
@@ -348,17 +349,10 @@ class TunedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Return the winner's median time in the final race, in ms."""
         return self.winner.time_ms.value
 
-    def main_launch(self, kernel: str) -> LaunchStep | None:
-        """Return the launch of the function with the kernel's name, else the first; None without launches."""
-        # `autotune.kernel.launches` has the same rule, but is too heavy to import.
-        launches = [step for step in self.steps if isinstance(step, LaunchStep)]
-        named = (step for step in launches if step.entry == kernel)
-        return next(named, launches[0] if launches else None)
-
-    def untraced_grid(self, kernel: str) -> Triple | None:
-        """Return the grid of the main launch for this problem if the plan has no grid; else None."""
-        main = self.main_launch(kernel)
-        return main.concrete_grid if main and self.plan.grid is None else None
+    @property
+    def launches(self) -> tuple[LaunchStep, ...]:
+        """Return the launches of the winner in order; empty if not recorded."""
+        return tuple(step for step in self.steps if isinstance(step, LaunchStep))
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -394,8 +388,9 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     sources: Mapping[str, tuple[str, ...]] = {}
     #: Layout fields with their values in the tuned layout.
     layout: Mapping[str, Integer] = {}
-    #: The plan for problems without another answer; like the portfolio, it is of the kernel of ``provenance``.
-    default: Plan
+    #: The plan of the kernel's default for problems without another answer: one row for each combination of
+    #: categories. Like the portfolio, it is of the kernel of ``provenance``.
+    defaults: Annotated[tuple[TableRow, ...], msgspec.Meta(min_length=1)]
     #: Entries of an earlier kernel answer nothing; see `stale_reasons`.
     problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
@@ -409,6 +404,11 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     format: Literal["autotune tuned record"] = FORMAT
 
     @property
+    def default(self) -> Plan:
+        """Return the plan of the default for the first combination of categories."""
+        return self.defaults[0].plans[0]
+
+    @property
     def is_tuned(self) -> bool:
         """Return whether a run wrote the record; otherwise it has first calls only."""
         return bool(self.problems) or not self.first_calls
@@ -419,7 +419,8 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def plans(self) -> Iterator[Plan]:
         """Yield every plan of the record."""
-        yield self.default
+        for row in self.defaults:
+            yield from row.plans
         for tuned in self.problems:
             yield from tuned.plans
         for table in self.portfolio.tables:

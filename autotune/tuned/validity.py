@@ -17,6 +17,7 @@ from autotune.answers.table import (
     MAX_LEVELS,
     OWN_FEATURES,
     Plan,
+    PlannedLaunch,
     Portfolio,
     Prediction,
     SizeRange,
@@ -32,10 +33,10 @@ from autotune.devices.device import (
     arch_of_model,
     for_arch,
 )
-from autotune.kernel.expression import OPERATORS, value_of
+from autotune.kernel.expression import OPERATORS
 from autotune.tuned.dates import moment
 from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord, key_of
-from autotune.values import SOURCE
+from autotune.values import SOURCE, category_of
 
 #: The name of a CUDA architecture; not ``sm_90a``, which no lookup asks for.
 _ARCH = re.compile(r"sm_([1-9]\d|[12]\d\d)")
@@ -161,13 +162,15 @@ def _check_problems(record: TunedRecord) -> None:
     for number, table in enumerate(portfolio.tables):
         place: Place = ("portfolio", "tables", number, "rows")
         rows += [((*place, at), row.problem) for at, row in enumerate(table.rows)]
-        categories = {
-            tuple(value for value in row.problem.values() if isinstance(value, str))
-            for row in table.rows
-        }
-        if len(categories) > 1:
+        if len({category_of(row.problem) for row in table.rows}) > 1:
             raise ValueError(f"{named(place)} have problems of several categories")
+    defaults: list[tuple[Place, Sizes]] = [
+        (("defaults", at), row.problem) for at, row in enumerate(record.defaults)
+    ]
+    if len(set(map(category_of, (row.problem for row in record.defaults)))) < len(defaults):
+        raise ValueError("two defaults have problems of one category")
     lists: list[list[tuple[Place, Sizes]]] = [
+        defaults,
         [(("problems", at), tuned.problem) for at, tuned in enumerate(record.problems)],
         [(("portfolio", "problems", at), each) for at, each in enumerate(portfolio.problems)],
         rows,
@@ -229,8 +232,10 @@ def _check_configurations(record: TunedRecord) -> None:
 
 
 def plans_of(record: TunedRecord) -> Iterator[tuple[Place, Plan, Sizes | None]]:
-    """Yield place, plan and measured problem of every plan; None if the plan is of no single problem."""
-    yield ("default",), record.default, None
+    """Yield place, plan and problem of every plan; the plan of a cost is of no single problem."""
+    for number, row in enumerate(record.defaults):
+        for at, plan in enumerate(row.plans):
+            yield ("defaults", number, "plans", at), plan, row.problem
     for number, tuned in enumerate(record.problems):
         for at, plan in enumerate(tuned.plans):
             yield ("problems", number, "plans", at), plan, tuned.problem
@@ -256,14 +261,16 @@ def _check_plans(record: TunedRecord) -> None:
                     wrong((*place, "archs"), arch, "an architecture, for example 'sm_90'")
                 )
             archs.add(arch)
-        if place[0] != "default":
-            _check_launch(place, plan, record.device)
-        if plan.grid is not None and (grid := msgspec.json.encode(plan.grid)) not in known:
-            for form in plan.grid:
-                _check_expression((*place, "grid"), form, integers)
+        for part, launch in _launches(place, plan):
+            if place[0] != "defaults":
+                _check_launch(part, launch, record.device)
+            if launch.grid is None or (grid := msgspec.json.encode(launch.grid)) in known:
+                continue
+            for form in launch.grid:
+                _check_expression((*part, "grid"), form, integers)
             if problem is not None:
                 known.add(grid)
-                _check_grid(place, plan, problem)
+                _check_grid(part, launch, problem)
         if plan.requires is None:
             continue
         if (condition := msgspec.json.encode(plan.requires)) not in known:
@@ -271,20 +278,29 @@ def _check_plans(record: TunedRecord) -> None:
             _check_expression((*place, "requires"), plan.requires, with_layout)
 
 
-def _check_launch(place: Place, plan: Plan, device: RecordedDevice) -> None:
-    threads, most = prod(plan.block), device.max_threads_per_block
+def _launches(place: Place, plan: Plan) -> Iterator[tuple[Place, PlannedLaunch]]:
+    """Yield the launches of a plan in order, with their places."""
+    for at, launch in enumerate(plan.before):
+        yield (*place, "before", at), launch
+    yield place, plan
+    for at, launch in enumerate(plan.after):
+        yield (*place, "after", at), launch
+
+
+def _check_launch(place: Place, launch: PlannedLaunch, device: RecordedDevice) -> None:
+    threads, most = prod(launch.block), device.max_threads_per_block
     if threads > most:
         allowed = f"at most {most} threads, the limit of {device.name}"
-        raise ValueError(wrong((*place, "block"), plan.block, allowed))
+        raise ValueError(wrong((*place, "block"), launch.block, allowed))
     most = device.shared_bytes_per_block
-    if plan.shared_bytes > most > 0:
+    if launch.shared_bytes > most > 0:
         allowed = f"at most {most}, the limit of {device.name}"
-        raise ValueError(wrong((*place, "shared_bytes"), plan.shared_bytes, allowed))
+        raise ValueError(wrong((*place, "shared_bytes"), launch.shared_bytes, allowed))
 
 
-def _check_grid(place: Place, plan: Plan, problem: Sizes) -> None:
+def _check_grid(place: Place, launch: PlannedLaunch, problem: Sizes) -> None:
     try:
-        grid = grid_of(plan, problem)
+        grid = launch.grid_for(problem)
     except ValueError as error:
         raise ValueError(f"{named((*place, 'grid'))}: {error}") from error
     if any(not 1 <= extent <= most for extent, most in zip(grid, MAX_GRID, strict=True)):
@@ -293,29 +309,31 @@ def _check_grid(place: Place, plan: Plan, problem: Sizes) -> None:
         )
 
 
-def grid_of(plan: Plan, problem: Mapping[str, object]) -> tuple[int, ...]:
-    """Return the blocks of a plan with a grid for a problem; raise `ValueError` if they need more than 64 bits."""
-    return tuple(value_of(form, problem) for form in plan.grid or ())
-
-
 def _check_race(number: int, tuned: TunedProblem, kernel: str) -> None:
-    """Check the contenders, and that the first plan is the winner's and its main launch."""
+    """Check the contenders, and that the first plan is the winner's with its launches."""
     for at, found in enumerate(tuned.race.contenders):
         if bool(found.vendor) == (found.configuration is not None):
             place = named(("problems", number, "race", "contenders", at))
             raise ValueError(f"{place} must be either a configuration or a vendor's call")
-    first, plan, main = ("problems", number, "plans", 0), tuned.plan, tuned.main_launch(kernel)
+    first, plan, steps = ("problems", number, "plans", 0), tuned.plan, tuned.launches
     if tuned.winner.configuration != plan.configuration:
         raise ValueError(f"{named(first)}: it is not the plan of the winner")
-    if main is None:
+    if not steps:
         return
-    for name in ("block", "shared_bytes"):
-        recorded, launched = getattr(plan, name), getattr(main, name)
-        if recorded != launched:
-            raise ValueError(wrong((*first, name), recorded, f"{launched}, as in its steps"))
-    if plan.grid is not None and (grid := grid_of(plan, tuned.problem)) != main.concrete_grid:
-        launched = f"for its problem {main.concrete_grid}, as in its steps"
-        raise ValueError(wrong((*first, "grid"), grid, launched))
+    if len(plan.launches) != len(steps):
+        expected = f"{len(steps)} launches, as in its steps"
+        raise ValueError(wrong((*first, "launches"), len(plan.launches), expected))
+    for (part, launch), step in zip(_launches(first, plan), steps, strict=True):
+        for name, recorded in (
+            ("entry", launch.entry or kernel),
+            ("block", launch.block),
+            ("shared_bytes", launch.shared_bytes),
+        ):
+            if recorded != (of_step := getattr(step, name)):
+                raise ValueError(wrong((*part, name), recorded, f"{of_step}, as in its steps"))
+        if launch.grid and (grid := launch.grid_for(tuned.problem)) != step.concrete_grid:
+            expected = f"for its problem {step.concrete_grid}, as in its steps"
+            raise ValueError(wrong((*part, "grid"), grid, expected))
 
 
 def _check_expression(place: Place, form: object, names: Set[str], depth: int = 0) -> None:
