@@ -44,7 +44,7 @@ def pages(vendor: Sequence[Document]) -> dict[str, list[str]]:
     found = {f"docs/kernels/{page}.md": list(races(vendor, names)) for page, names in RACED.items()}
     for name in ACCURATE:
         found[f"docs/kernels/{name}.md"] += ["", *accuracy(name)]
-    found["docs/kernels/rows.md"] = [*torch_races(), "", *long_rows()]
+    found["docs/kernels/rows.md"] = list(torch_races())
     found["docs/winners.md"] = list(early_stops())
     return found
 
@@ -99,30 +99,6 @@ def _least(pairs: Sequence[tuple[float, Row]]) -> str:
 def _rows_size(row: Row) -> str:
     kind = "".join(f"{each} " for each in ("residual", "gradient") if row.get(each))
     return f"{kind}{row['rows']}×{row['columns']} {row['dtype']}"
-
-
-def long_rows() -> Iterator[str]:
-    """Yield a table of the calls that the records of the last device pass on to `long_rows`."""
-    (document,) = (
-        each for each in triton_page.documents("rows") if any(map(_is_long, each["rows"]))
-    )
-    about = document["about"]
-    yield f"Calls that the records pass on to long_rows, cold, µs ({about['device']}, {about['date'][:10]},"
-    yield f"`{about['command']}`):"
-    yield ""
-    yield "||long_rows|best rival|copy|"
-    yield "|---|--:|--:|--:|"
-    for row in filter(_is_long, document["rows"]):
-        times = row["cold_ms"]
-        rival = min(ms for name, ms in times.items() if name not in ("ours", "copy"))
-        cells = [f"{1000 * ms:.3g}" for ms in (times["ours"], rival, times["copy"])]
-        if rival < times["ours"]:
-            cells[0] = f"**{cells[0]}**"
-        yield line(f"{row['kernel']} {_rows_size(row)}", *cells)
-
-
-def _is_long(row: Row) -> bool:
-    return bool(row.get("answered_by") == "long_rows")
 
 
 def accuracy(kernel: str) -> Iterator[str]:

@@ -29,7 +29,8 @@ from results_picture import picture
 
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
-from autotune.measure.roofline import ARITHMETIC, Limits, share
+from autotune.measure.roofline import Limits, device_limit
+from autotune.measure.timing import Caches
 from autotune.report.content import content_of
 from autotune.report.results import winners
 from autotune.run.device_limits import known_limits
@@ -270,10 +271,11 @@ def with_limit(row: Row, device: str) -> Row:
     if row["limit_fraction"]:
         return row
     work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
-    fraction, limit = share(work, row["ours_ms"], _limits(device))
-    if limit not in ARITHMETIC:
+    limit = device_limit(work, _limits(device), Caches.MIXED)
+    if limit is None:
         return row
-    return {**row, "limit_fraction": fraction, "limit": limit, "limit_without_launch": True}
+    share = limit.share(row["ours_ms"])
+    return {**row, "limit_fraction": share, "limit": limit.name, "limit_without_launch": True}
 
 
 @cache

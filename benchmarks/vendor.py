@@ -56,7 +56,7 @@ from autotune.measure.compilers import CompilerPool
 from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.race import Contender
-from autotune.measure.roofline import Limits
+from autotune.measure.roofline import Limits, memory_limit
 from autotune.measure.timing import median_interval
 from autotune.measure.worker_state import Job
 from autotune.run.device_limits import known_limits
@@ -362,8 +362,9 @@ def share_of_limit(
     higher one. Above 1 is what is written and stays in the L2 cache: ``limit_by_l2``.
     """
     launch_ms = median(raced.launch) if raced.launch else 0.0
-    times = _memory_time(work, limits)
-    memory = next(iter(times), "")
+    bytes_limit = memory_limit(work, limits)
+    memory = bytes_limit.name if bytes_limit else ""
+    times = {memory: bytes_limit.least_ms} if bytes_limit else {}
     if memory and work.bytes_read + work.bytes_written >= _RATE_BYTES:
         times[memory] = min(times[memory], ours_ms - launch_ms)
     clock = raced.sm_mhz / raced.most_mhz if raced.sm_mhz and raced.most_mhz else 1.0
@@ -385,22 +386,6 @@ def share_of_limit(
         "limits_apart": times[name] / max(others) if others else None,
         "launch_ms": launch_ms,
     }
-
-
-def _memory_time(work: Work, limits: Limits) -> dict[str, float]:
-    """Milliseconds that the bytes take, by the name of the rate that most of them move at; empty if not known.
-
-    What is written moves with as much that is read at the rate of a copy, and what is read beyond that at
-    the rate of reads. What is written beyond what is read moves as a copy too; what only writes has no limit.
-    """
-    copied = 2 * min(work.bytes_read, work.bytes_written)
-    others = work.bytes_read + work.bytes_written - copied
-    read, copy = limits.get("read"), limits.get("copy")
-    if not work.bytes_read or not copy or not read:
-        return {}
-    if work.bytes_written >= work.bytes_read:
-        return {"copy": (copied + others) / copy / 1e6}
-    return {"read" if others > copied else "copy": (copied / copy + others / read) / 1e6}
 
 
 def error_ratio(

@@ -13,7 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -273,6 +273,24 @@ def _kept_processes(_isolated_session: None) -> Iterator[object]:
 def kept_processes(_kept_processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reuse the device and compiler processes of earlier tests; see `kept_processes`."""
     _kept_processes.lend(monkeypatch)
+
+
+@pytest.fixture
+def wrong_kernel(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opencl_device: str,
+    kept_processes: None,
+) -> Callable[[str], object]:
+    """Return a function that makes a `wrong_kernels.Trial`, whose searches begin before the reference."""
+    from wrong_kernels import Trial
+
+    from autotune.run.bench import Site
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setattr(Site, "searches_first", lambda *_: True, raising=False)
+    return lambda name: Trial(name, tmp_path, opencl_device)
 
 
 @pytest.fixture

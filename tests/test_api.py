@@ -117,6 +117,14 @@ def test_a_notebook_shows_the_winners(tuned_notebook: Tuned) -> None:
     shown = tuned_notebook._repr_html_()
     (table,) = ElementTree.fromstring(shown).findall("table")
     assert len(table.findall(".//tr")) == 3
+    charts = [svg.get("aria-label") for svg in ElementTree.fromstring(shown).iter("svg")]
+    assert charts == [
+        "Search of n=1003",
+        "Effect of BLOCK",
+        "Search of n=10003",
+        "Effect of BLOCK",
+    ]
+    assert "--" not in shown
     assert "BLOCK=" in shown
     assert "<style" not in shown and "http" not in shown
 

@@ -413,7 +413,7 @@ def test_a_rule_that_measurement_contradicts_is_said_to_be_refuted() -> None:
     assert known > 100 and below / known > 0.5
     assert limit_of(low, [told]) == "not known from these figures; counters may show it"
     (told,) = advice([facts(in_flight=8192, limit_share=0.99, limit_name="copy")], setting("copy"))
-    assert told.refuted == "it reaches 99% of the measured copy rate"
+    assert told.refuted == "it reaches 99% of the measured copy bandwidth"
 
 
 def test_a_busy_unit_is_what_limits() -> None:

@@ -10,14 +10,22 @@ from sample_records import change
 from sample_spaces import write_space
 
 from autotune.cli import run
-from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
-from autotune.measure.roofline import credible, implausible, is_memory_bound, least_ms, share
-from autotune.measure.timing import Caches
+from autotune.measure.roofline import (
+    DeviceLimit,
+    credible,
+    device_limit,
+    implausible,
+    is_memory_bound,
+    least_ms,
+    memory_limit,
+)
+from autotune.measure.timing import Caches, Timing
 from autotune.run.device_limits import known_limits, limit_problem, limit_requests
 from autotune.run.request import Request
+from autotune.tuned.reading import read_all
 from autotune.values import Problem
 
 pytestmark = pytest.mark.usefixtures("kept_processes")
@@ -81,6 +89,18 @@ def test_a_hot_time_may_beat_the_memory():
     assert implausible(0.1, Work(bytes_read=1e9), DEVICE, cold=False) == ""
 
 
+H100 = Device(
+    backend="cuda",
+    name="NVIDIA H100 80GB HBM3",
+    arch="sm_90",
+    sm_count=132,
+    memory_bytes=80 << 30,
+    peak_gb_per_s=3352.0,
+    peak_gflop_per_s=66900.0,
+)
+SHIPPED = Path(__file__).parents[1] / "reports" / H100.folder / "copy.json"
+
+
 MEASURED = {"read": 800.0, "copy": 500.0, "ffma": 8_000.0}
 
 
@@ -90,30 +110,63 @@ MEASURED = {"read": 800.0, "copy": 500.0, "ffma": 8_000.0}
         (Work(bytes_read=8e8), 2.0, (0.5, "read")),
         (Work(bytes_read=8e8, bytes_written=7e6), 1.0, (1.00875, "read")),  # a sum's few results
         (Work(bytes_read=5e8, bytes_written=5e8), 4.0, (0.5, "copy")),
+        (Work(bytes_read=2e8, bytes_written=8e8), 4.0, (0.5, "copy")),
+        # 0.5 GB are copied in 1 ms; 0.4 GB are only read, in 0.5 ms
+        (Work(bytes_read=6.5e8, bytes_written=2.5e8), 3.0, (0.5, "read+copy")),
         (Work(flops=8e9, bytes_read=4e8), 2.0, (0.5, "ffma")),
-        (Work(flops=8e12, bytes_read=8e8, pipe="tensor"), 1.0, (1.0, "read")),
     ],
 )
 def test_the_share_is_of_the_limit_that_binds(work, ms, expected):
-    found, name = share(work, ms, MEASURED)
-    assert (found, name) == (pytest.approx(expected[0]), expected[1])
+    limit = device_limit(work, MEASURED, Caches.COLD)
+    assert (limit.share(ms), limit.name) == (pytest.approx(expected[0]), expected[1])
+
+
+@pytest.mark.parametrize("written", [0.0, 5e6, 2e7, 1e8, 3e8, 5e8])
+def test_a_mix_of_reads_and_writes_has_a_limit_between_that_of_reads_and_of_a_copy(written):
+    limit = memory_limit(Work(bytes_read=1e9 - written, bytes_written=written), MEASURED)
+    assert MEASURED["copy"] <= 1e3 / limit.least_ms <= MEASURED["read"]
+
+
+def test_work_that_only_writes_or_is_in_a_cache_has_no_limit_of_memory():
+    assert device_limit(Work(bytes_written=1e9), MEASURED, Caches.COLD) is None
+    assert device_limit(Work(bytes_read=1e9), MEASURED, Caches.MIXED) is None
+    work = Work(flops=8e10, bytes_read=1e6)
+    assert device_limit(work, MEASURED, Caches.MIXED) == DeviceLimit("ffma", 10.0)
 
 
 def test_products_on_tensor_cores_have_a_limit_where_it_was_measured():
-    """Elsewhere the memory alone limits them, and nothing says whether it does."""
+    """Elsewhere nothing says whether arithmetic or memory limits them."""
     large = Work(flops=8e12, bytes_read=4e8, bytes_written=4e8, pipe="tensor")
     flat = replace(large, flops=8e10)
     limits = MEASURED | {"tensor": 400_000.0}
-    assert share(large, 40.0, limits) == (pytest.approx(0.5), "tensor")
-    assert share(flat, 3.2, limits) == (pytest.approx(0.5), "copy")
-    assert share(large, 3.2, MEASURED) == (pytest.approx(0.5), "copy")
+    found = [device_limit(work, limits, Caches.COLD) for work in (large, flat)]
+    assert [(limit.name, limit.least_ms) for limit in found] == [
+        ("tensor", pytest.approx(20.0)),
+        ("copy", pytest.approx(1.6)),
+    ]
+    assert device_limit(large, MEASURED, Caches.COLD) is None
+    assert device_limit(replace(large, pipe="tf32x3"), limits, Caches.COLD) is None
     assert [is_memory_bound(work, limits) for work in (large, flat)] == [False, True]
     assert [is_memory_bound(work, MEASURED) for work in (large, flat)] == [False, False]
-    assert share(replace(large, pipe="tf32x3"), 3.2, limits) == (pytest.approx(0.5), "copy")
 
 
-def test_without_measured_limits_there_is_no_share():
-    assert share(Work(flops=1), 1.0, {}) == (None, None)
+def test_without_measured_limits_there_is_no_limit():
+    assert device_limit(Work(flops=1), {}, Caches.COLD) is None
+
+
+@pytest.mark.parametrize("folder", sorted(SHIPPED.parents[1].iterdir()), ids=lambda path: path.name)
+def test_shipped_shares_are_of_the_shipped_limits(folder):
+    """Each table, figure and page then names the same limits of a device."""
+    for record in read_all(folder):
+        kernel = find_kernel(record.kernel)
+        limits = known_limits(record.device.planned_for(), shipped=True)
+        for entry in record.problems:
+            work = kernel.work_of(Problem(dict(entry.problem)))
+            limit = work and device_limit(work, limits, Timing(entry.race.timing).caches)
+            expected = (limit.name, limit.share(entry.median_ms)) if limit else (None, None)
+            assert (entry.limit_name, entry.limit_fraction) == pytest.approx(expected), (
+                entry.problem
+            )
 
 
 @pytest.mark.parametrize(
@@ -131,17 +184,6 @@ def test_a_rate_that_cannot_be_the_limit_is_not_used(rate, why):
 
 
 # ---------------------------------------------------------------- known from records
-
-H100 = Device(
-    backend="cuda",
-    name="NVIDIA H100 80GB HBM3",
-    arch="sm_90",
-    sm_count=132,
-    memory_bytes=80 << 30,
-    peak_gb_per_s=3352.0,
-    peak_gflop_per_s=66900.0,
-)
-SHIPPED = Path(__file__).parents[1] / "reports" / H100.folder / "copy.json"
 
 
 @pytest.fixture
@@ -228,11 +270,8 @@ def test_another_device_or_a_slice_has_no_limits_yet():
     assert known_limits(replace(H100, sm_count=16)) == {}
 
 
-@pytest.mark.full
-def test_doctor_tunes_limits_into_the_users_records(opencl_device, capsys):
-    device = choose_device(opencl_device)
-    assert known_limits(device) == {}
-    assert run(["doctor", "--limits", "--json", "--device", opencl_device]) == 0
-    shown, limits = json.loads(capsys.readouterr().out), known_limits(device)
-    assert limits.keys() == {"read", "copy", "ffma"}
-    assert shown == {"name": device.name, "uuid": device.uuid, "limits": limits}
+def test_a_cpu_has_no_limits(opencl_device, capsys):
+    """Not even recorded ones: the rate of its memory depends on what its caches hold."""
+    assert known_limits(replace(H100, backend="opencl")) == {}
+    assert run(["doctor", "--limits", "--device", opencl_device]) == 4
+    assert "limits are measured on CUDA devices only" in capsys.readouterr().err

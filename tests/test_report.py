@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -33,7 +34,7 @@ from autotune.kernel.definition import Definition
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.counters import FIGURES
 from autotune.measure.measurement import Measurement, Status
-from autotune.report import evidence, results, wording
+from autotune.report import charts, evidence, results, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of, from_rows, from_run
 from autotune.report.evidence import explained, importance
 from autotune.report.page import write_html, write_markdown
@@ -372,9 +373,26 @@ def test_noise_is_a_warning_with_what_helps() -> None:
     content = content_of(record([doubtful, entry(LARGE, configuration)]), [])
     assert results.warnings(content) == [
         "m=512, n=512: noisy, its time is known to within 9% only.",
-        f"For results with less noise, {verdict.LESS_NOISE}.",
+        f"For results with less noise, {wording.hint(verdict.LESS_NOISE)}.",
     ]
     assert [row[1] for row in results.winners(content).rows] == ["1.250 ms (noisy)", "1.250 ms"]
+
+
+def test_advice_in_a_notebook_names_arguments() -> None:
+    text = wording.hint(verdict.LESS_NOISE, in_python=True)
+    assert "fresh=True" in text and 'effort="full", budget=' in text and "--" not in text
+
+
+def test_the_chart_of_a_search_shows_all_trials_and_the_line_of_the_best() -> None:
+    content = many()
+    data = evidence.problem_data(content, content.problems[0])
+    svg = ElementTree.fromstring(charts.search(data))
+    dots = {path.get("stroke"): path.get("d", "").count("M") for path in svg.iter("path")}
+    assert dots[charts.GREY] == 15 and dots[charts.RED] == 5
+    words = [text.text for text in svg.iter("text")]
+    assert "configurations tried: 20; time in ms" in words
+    panels = ElementTree.fromstring(f"<div>{charts.effects(data)}</div>")
+    assert len(panels) == len(data["effects"])
 
 
 def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,7 +413,7 @@ def test_the_table_of_a_run_says_what_is_noisy(capsys: pytest.CaptureFixture[str
     tied = raced().runners_up[0]
     assert tied.ratio and f"2 ({tied.ratio.low:.3f} … {tied.ratio.high:.3f}×)" in row
     assert "m=512, n=512 is noisy: the device was throttled\n" in err
-    assert f"for less noise, {verdict.LESS_NOISE}\n" in err
+    assert f"for less noise, {wording.hint(verdict.LESS_NOISE)}\n" in err
 
 
 # ---------------------------------------------------------------------- statistics
@@ -661,10 +679,10 @@ def test_the_roofline_is_of_measured_limits(limit: str) -> None:
     ]
     found = evidence.roofline(content_of(record(entries), []))
     assert found is not None and not found["of_bytes"]
-    assert found["bandwidth"] is None
+    assert found["memory"] == []
     assert found["arithmetic"].keys() == {limit}
     roof = found["arithmetic"][limit]
-    assert roof["rate"] == 60000e9 and "measured" in roof["name"]
+    assert roof["rate"] == 60000e9 and "60.00 TFLOP/s" in roof["label"]
     first, second = found["points"]
     assert first["roof"] == second["roof"] == limit
     assert first["operations"] / first["bytes"] == pytest.approx(300.0)
@@ -680,10 +698,11 @@ def test_each_known_limit_of_arithmetic_is_a_roof() -> None:
     ]
     known = {"read": 3000.0, "copy": 2900.0, "ffma": 60000.0, "tensor": 500000.0}
     found = evidence.roofline(content_of(record(entries), []), known)
-    assert found is not None and found["bandwidth"]["rate"] == 3000e9
-    roofs = {roof["label"]: roof["rate"] for roof in found["arithmetic"].values()}
+    assert found is not None
+    assert found["memory"] == [{"rate": 2900e9, "label": "copy bandwidth, 2900 GB/s"}]
     # the record's own measurement goes before the device's
-    assert roofs == {"float32 limit": 60000e9, "tensor core limit": 600000e9}
+    roofs = {name: roof["rate"] for name, roof in found["arithmetic"].items()}
+    assert roofs == {"ffma": 60000e9, "tensor": 600000e9}
     assert [point["roof"] for point in found["points"]] == ["tensor", "tensor"]
     both = [entries[0], msgspec.structs.replace(entries[1], limit_name="ffma", limit_fraction=0.25)]
     found = evidence.roofline(content_of(record(both), []), known)
@@ -712,7 +731,8 @@ def test_a_limit_that_was_not_measured_is_no_roof() -> None:
     quick = entry(LARGE, winner, limit_name=None, limit_fraction=None, gflop_per_s=70000.0)
     found = evidence.roofline(content_of(record([copied, quick]), []))
     assert found is not None and found["of_bytes"]  # one problem has no operations
-    assert found["bandwidth"]["rate"] == 200e9 and not found["arithmetic"]
+    assert [roof["rate"] for roof in found["memory"]] == [200e9] and not found["arithmetic"]
+    assert [point["share"] for point in found["points"]] == [0.5, None]  # those of the table
     assert evidence.roofline(content_of(record([quick]), [])) is None
 
 
@@ -880,7 +900,10 @@ def test_a_dotted_line_leads_from_each_problem_to_its_roof(
     page.wait_for(DRAWN)
     lines = "document.querySelector('#winners .js-plotly-plot').data"
     labels = f"{lines}.filter((line) => line.mode === 'lines+text').map((line) => line.text[1])"
-    assert page.evaluate(labels) == ["float32 limit", "tensor core limit"]
+    assert page.evaluate(labels) == [
+        "FP32 rate (FFMA), 56.00 TFLOP/s",
+        "tensor core rate, 600.0 TFLOP/s",
+    ]
     dotted = f"{lines}.find((line) => line.line?.dash === 'dot').y"
     assert page.evaluate(dotted) == [300000e9, 600000e9, None, 14000e9, 56000e9, None]
     check_quiet(page, file)

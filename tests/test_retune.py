@@ -22,10 +22,10 @@ from autotune.cli import run
 from autotune.devices.device import Device, for_arch
 from autotune.errors import DeviceError
 from autotune.kernel.catalog import project_kernels
-from autotune.retune.gate import over_recorded
 from autotune.retune.outcomes import RetuneOptions
 from autotune.retune.retuning import all_sizes, device_lock
 from autotune.retune.schedule import local_schedule
+from autotune.retune.slowdown import over_recorded
 from autotune.retune.stale import StaleQuery, find_devices, survey
 from autotune.tuned.reading import read
 from autotune.tuned.record import Estimate
@@ -185,7 +185,7 @@ def test_ages_are_told_to_the_second(
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
-    edit_record("saxpy", driver="1.2.3", median_ms=1e-6, interval_ms=[1e-6, 1e-6])
+    edit_record("saxpy", driver="1.2.3", median_ms=1e-12, interval_ms=[1e-12, 1e-12])
     (row,) = ask()
     assert row["result"] == "searched"
     assert "the driver changed" in row["why"] and "it is slower: " in row["why"]

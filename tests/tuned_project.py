@@ -17,7 +17,7 @@ from autotune.files import data_path
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
 NAMES = ("saxpy", "twin")
 #: Searches of a few configurations.
-SHORT = ("--strategy", "random", "--budget", "3evals", "--device", "opencl:cpu")
+SHORT = ("--strategy", "random", "--budget", "5evals", "--device", "opencl:cpu")
 
 
 def tuned_once(factory: pytest.TempPathFactory) -> Path:

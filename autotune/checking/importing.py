@@ -21,7 +21,7 @@ from autotune.errors import RecordError, UsageError
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import broken_constraints, is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.roofline import ARITHMETIC, implausible
+from autotune.measure.roofline import LIMITS, implausible
 from autotune.measure.timing import Timing
 from autotune.run.recording import recomputed
 from autotune.run.verdict import PORTFOLIO_SIZE
@@ -34,8 +34,6 @@ from autotune.values import Configuration, Problem
 #: Maximum relative difference between the predictions of two fits to the same times. If two formulas fit
 #: equally well, rounding decides which one is chosen.
 _MAX_FIT_DIFFERENCE = 0.05
-#: Names of the measured limits of a device; None if there is no limit.
-_LIMITS = (None, "read", "copy", *ARITHMETIC)
 #: Maximum share of a limit that a winner reaches. It is above 1 because another program may have slowed
 #: the measurement of the limit.
 _MAX_LIMIT_SHARE = 3.0
@@ -161,10 +159,10 @@ def _entry_faults(path: str, entry: TunedProblem, kernel: Kernel, device: Device
         declared = kernel.tolerance_of(problem)
         if declared is not None and checks.bound > declared:
             yield wrong(f"{path}.checks.bound", checks.bound, f"at most {declared}")
-    if entry.limit_name not in _LIMITS or (entry.limit_fraction or 0) > _MAX_LIMIT_SHARE:
+    if entry.limit_name not in (None, *LIMITS) or (entry.limit_fraction or 0) > _MAX_LIMIT_SHARE:
         found_limit = (entry.limit_name, entry.limit_fraction)
         yield wrong(
-            f"{path}.limit_name", found_limit, f"one of {_LIMITS}, up to {_MAX_LIMIT_SHARE}"
+            f"{path}.limit_name", found_limit, f"null or one of {LIMITS}, up to {_MAX_LIMIT_SHARE}"
         )
     if unknown := [name for name in entry.metrics if name not in kernel.metrics]:
         yield wrong(f"{path}.metrics", unknown[0], f"one of {tuple(kernel.metrics)}")

@@ -60,7 +60,11 @@ def _kernel_rows(spaces: Path | None, is_all: bool) -> list[dict[str, Any]]:
     from autotune.kernel.catalog import listings
 
     return [
-        {"kernel": listing.name, "about": ("BROKEN " if listing.broken else "") + listing.doc}
+        {
+            "kernel": listing.name,
+            "about": ("BROKEN " if listing.broken else "")
+            + listing.doc.removeprefix(f"{listing.name}: "),
+        }
         for listing in listings(spaces)
         if is_all or not listing.teaches
     ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option(
     "--limits",
     is_flag=True,
-    help="Measure and store the device's memory bandwidth, FP32 rate and tensor core rate.",
+    help="Measure and store a GPU's memory bandwidth, FP32 rate and tensor core rate (CUDA).",
 )
 @click.option(
     "--device", metavar="NAME", help="Device to measure with --limits; default: the first usable."

@@ -257,7 +257,9 @@ def _show_again(request: Request, record: TunedRecord, documents: list[str] | No
         documents.append(encode(record).decode().rstrip())
     else:
         content = content_of(record, [])
-        asked = tuple(found for found in content.problems if found.problem in request.problems)
+        place = {problem: number for number, problem in enumerate(request.problems)}
+        known = (found for found in content.problems if found.problem in place)
+        asked = tuple(sorted(known, key=lambda found: place[found.problem]))
         _show_table(request, ReportContent(record, asked))
     last = max(entry.origin.tuned_on for entry in record.problems)
     click.echo(
@@ -446,9 +448,10 @@ def _warnings(result: RunResult, record: TunedRecord) -> Iterator[str]:
         if reasons_of_noise := noise.get(solved.problem):
             yield f"{words(solved.problem)} is noisy: {'; '.join(reasons_of_noise)}"
     if any(noise.get(solved.problem) for solved in result.solved):
+        from autotune.report.wording import hint
         from autotune.run.verdict import LESS_NOISE
 
-        yield f"for less noise, {LESS_NOISE}"
+        yield f"for less noise, {hint(LESS_NOISE)}"
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

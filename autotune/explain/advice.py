@@ -13,6 +13,7 @@ from typing import TypeAlias
 from autotune.devices.occupancy import attainable, bytes_to_fill
 from autotune.explain.variants import Facts, Setting, winners_below
 from autotune.measure.counters import STALLS, stalls
+from autotune.report.wording import limit_words
 
 #: Occupancy, as a share of the maximum warps, below which `low_occupancy` applies.
 _LOW_OCCUPANCY = 0.25
@@ -124,7 +125,7 @@ def loads_in_flight(facts: Facts, setting: Setting) -> Finding:
         f"{needed // 1024} KB to keep the memory busy: issue more or wider loads per thread"
     )
     reached = facts.limit_share or 0.0
-    refuted = f"it reaches {reached:.0%} of the measured {facts.limit_name} rate"
+    refuted = f"it reaches {reached:.0%} of the measured {limit_words(facts.limit_name)}"
     source = "NVIDIA CUB, cc_to_min_bytes_in_flight of DeviceTransform"
     return text, source, refuted if reached >= _BUSY_PERCENT / 100 else ""
 
@@ -219,9 +220,8 @@ def limit_of(facts: Facts, all_advice: Sequence[Advice]) -> str:
             return f"{words}, at {busy:.3g} % of peak"
     if facts.limit_share is not None and facts.limit_share >= _BUSY_PERCENT / 100:
         unit = _LIMITING.get(facts.limit_name, "the memory")
-        return (
-            f"{unit}, at {facts.limit_share:.0%} of the device's measured {facts.limit_name} rate"
-        )
+        words = limit_words(facts.limit_name)
+        return f"{unit}, at {facts.limit_share:.0%} of the device's measured {words}"
     own = (
         advice.sentence
         for advice in all_advice

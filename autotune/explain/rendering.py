@@ -14,6 +14,7 @@ from autotune.explain.variants import Facts
 from autotune.kernel.space import applicable
 from autotune.measure.counters import FIGURES
 from autotune.report.text_table import Table
+from autotune.report.wording import limit_words, percent
 
 #: Return the text of a variant's figure; empty if the figure is not known.
 Words: TypeAlias = Callable[[Facts], str]
@@ -65,7 +66,9 @@ LINES: Mapping[str, Words] = {
     "time": lambda facts: f"{facts.time_ms:.4g} ms" if facts.time_ms else "",
     "rate": _rate,
     "share of measured limit": lambda facts: (
-        f"{facts.limit_share:.1%} of {facts.limit_name}" if facts.limit_share else ""
+        f"{percent(facts.limit_share)} of {limit_words(facts.limit_name)}"
+        if facts.limit_share
+        else ""
     ),
     "registers per thread": lambda facts: _known(facts.registers),
     "bytes spilled": lambda facts: _known(facts.spill_bytes),

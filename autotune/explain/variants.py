@@ -21,7 +21,8 @@ from autotune.kernel.space import broken_constraints
 from autotune.kernel.spec import Kernel, Work
 from autotune.measure.counters import by_name
 from autotune.measure.disassembly import disassembled
-from autotune.measure.roofline import Limits, is_memory_bound, share
+from autotune.measure.roofline import Limits, deciding_caches, device_limit, is_memory_bound
+from autotune.measure.timing import Caches, Timing
 from autotune.run.device_limits import known_limits
 from autotune.tuned.lookup import lookup
 from autotune.tuned.reading import RecordFile, read_layers
@@ -179,7 +180,8 @@ def facts_of(setting: Setting, variants: Sequence[KernelVariant]) -> list[Facts]
     tuned = [entry for record in setting.own_records if (entry := record.tuned(setting.problem))]
     for i, facts in enumerate(found):
         if tuned and (result := tuned[0].race.of(facts.variant.configuration)):
-            found[i] = with_time(setting, facts, result.time_ms.value, True)
+            caches = Timing(tuned[0].race.timing).caches
+            found[i] = with_time(setting, facts, result.time_ms.value, True, caches)
     return found
 
 
@@ -242,16 +244,23 @@ def _code(binary: Binary, entry: str) -> FunctionCode | None:
         return None  # `explaining` adds one note for all variants
 
 
-def with_time(setting: Setting, facts: Facts, time_ms: float, recorded: bool) -> Facts:
-    """Return facts with a time and the rates computed from it."""
+def with_time(
+    setting: Setting, facts: Facts, time_ms: float, recorded: bool, caches: Caches | None = None
+) -> Facts:
+    """Return facts with a time and the rates computed from it.
+
+    ``caches`` is the state of the caches that was timed; default: the state that decides the problem.
+    """
     facts, work = replace(facts, time_ms=time_ms, is_recorded=recorded), setting.work
     if work is None:
         return facts
-    reached, name = share(work, time_ms, setting.limits)
+    limit = device_limit(work, setting.limits, caches or deciding_caches(work, setting.device))
     moved = work.bytes_read + work.bytes_written
     gb, gflop = moved / time_ms / 1e6, work.flops / time_ms / 1e6
     facts = replace(facts, gb_per_s=gb, gflop_per_s=gflop)
-    return replace(facts, limit_share=reached, limit_name=name or "")
+    if limit is None:
+        return facts
+    return replace(facts, limit_share=limit.share(time_ms), limit_name=limit.name)
 
 
 def winners_below(records: Sequence[RecordFile], occupancy_share: float) -> tuple[int, int]:

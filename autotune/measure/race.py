@@ -132,6 +132,18 @@ class Race:
     #: The device that the worker used.
     device_uuid: str = ""
 
+    def continued(self, later: Race) -> Race:
+        """Return this race with the rounds of a later race of the same contenders after its own."""
+        samples = tuple(
+            replace(
+                first,
+                times_ms=first.times_ms + more.times_ms,
+                failure=first.failure or more.failure,
+            )
+            for first, more in zip(self.samples, later.samples, strict=True)
+        )
+        return replace(later, samples=samples, clocks=self.clocks.worst(later.clocks))
+
     @property
     def finalists(self) -> tuple[Contender, ...]:
         """Configurations among the contenders."""

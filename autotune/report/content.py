@@ -109,8 +109,8 @@ class ReportContent:
     def measured_limits(self) -> dict[str, list[float]]:
         """The measured limits of the device by name, in GB/s or GFLOP/s, ascending.
 
-        A limit is a winner's rate divided by its share of the limit. A limit can have several values if
-        winners come from several runs or cards.
+        A limit is a winner's rate divided by its share of the limit; see `device_limit`. A limit can have
+        several values if winners come from several runs or cards; ``read+copy`` has one for each mix.
         """
         measured: dict[str, list[float]] = {}
         for entry in self.entries:

@@ -22,8 +22,6 @@ from autotune.values import Configuration, Problem, Value
 
 #: Maximum number of parameters in a figure, most important first.
 DRAWN_PARAMETERS = 12
-#: Names of the limits that the roofline draws.
-_ROOFS = ("read", "copy", *ARITHMETIC)
 
 
 # ---------------------------------------------------------------------- tables
@@ -255,36 +253,40 @@ def _parameters(
 
 
 def roofline(content: ReportContent, known: Limits | None = None) -> dict[str, Any] | None:
-    """Return the data of the roofline: all winners and the device's limits.
+    """Return the data of the roofline: all winners and the limits that they are compared with.
 
-    ``known`` are the device's recorded limits; they add roofs that no winner was compared with. The result is
-    None if no winner was compared with a limit. ``of_bytes`` in the result means that a problem has no
-    arithmetic, so the figure shows rates over bytes instead of intensity.
+    ``known`` are the device's recorded limits. They add roofs of arithmetic that no winner was compared with,
+    and the rate of a copy if arithmetic limits all winners. The result is None if no winner was compared with
+    a limit. ``of_bytes`` in the result means that a problem has no arithmetic, so the figure shows rates over
+    bytes instead of intensity. The memory roofs are the fastest first.
     """
-    compared = {name: rates[-1] for name, rates in content.measured_limits.items()}
-    rates = {**(known or {}), **compared}
-    roofs = {name: _roof(name, rates[name]) for name in _ROOFS if name in rates}
+    compared = content.measured_limits
     points = [_point(entry, compared) for entry in content.entries if entry.gb_per_s]
-    if not points or not roofs or not compared:
+    if not points or not compared:
         return None
-    memory = [roof for name, roof in roofs.items() if name not in ARITHMETIC]
+    others = {name: [rate] for name, rate in (known or {}).items() if name not in compared}
+    memory = {name: rates for name, rates in compared.items() if name not in ARITHMETIC}
+    memory = memory or {name: others[name] for name in others if name == "copy"}
+    arithmetic = {name: (compared | others).get(name) for name in ARITHMETIC}
     return {
         "of_bytes": not all(point["operations"] for point in points),
-        "bandwidth": max(memory, key=lambda roof: float(roof["rate"]), default=None),
-        "arithmetic": {name: roof for name, roof in roofs.items() if name in ARITHMETIC},
+        "memory": sorted(
+            (_roof(name, rates) for name, rates in memory.items()), key=lambda roof: -roof["rate"]
+        ),
+        "arithmetic": {name: _roof(name, rates) for name, rates in arithmetic.items() if rates},
         "points": points,
     }
 
 
-def _roof(limit: str, rate: float) -> dict[str, Any]:
-    name = f"measured {wording.limit_words(limit)}, {wording.limit_rate(limit, rate)}"
-    return {"rate": _rounded(rate * 1e9), "label": wording.roof_label(limit), "name": name}
+def _roof(limit: str, rates: Sequence[float]) -> dict[str, Any]:
+    label = f"{wording.limit_words(limit)}, {wording.limit_rates(limit, rates)}"
+    return {"rate": _rounded(rates[-1] * 1e9), "label": label}
 
 
 def _point(entry: TunedProblem, compared: Iterable[str]) -> dict[str, Any]:
-    """Return a winner's data; ``roof`` is the arithmetic limit above it, or empty if that is not known.
+    """Return a winner's data, with its share of its limit.
 
-    If the winner was not compared with an arithmetic limit, it gets the kernel's only arithmetic roof.
+    ``roof`` is the arithmetic limit above the winner: its own, else the kernel's only one; empty if unknown.
     """
     kernels = [name for name in ARITHMETIC if name in compared]
     only = kernels[0] if len(kernels) == 1 else ""
@@ -294,6 +296,8 @@ def _point(entry: TunedProblem, compared: Iterable[str]) -> dict[str, Any]:
     return {
         "name": wording.one_line(str(Problem(dict(entry.problem)))),
         "roof": roof,
+        "share": _rounded(entry.limit_fraction),
+        "limit": wording.limit_words(entry.limit_name or ""),
         "bytes": _rounded((entry.gb_per_s or 0) * 1e9 * seconds),
         "operations": _rounded((entry.gflop_per_s or 0) * 1e9 * seconds),
         "seconds": _rounded(seconds),

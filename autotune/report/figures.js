@@ -214,29 +214,29 @@ FIGURES.front = (box, problem) => {
 };
 
 // All winners below the roofs of the device: operations over intensity, or for a kernel that only
-// moves data its bandwidth over the bytes. Each measured limit of arithmetic is a roof of its own.
+// moves data its bandwidth over the bytes. Each measured limit is a roof of its own. A problem's limit
+// is its rate over its share, so that the figure shows the percentages of the table.
 FIGURES.roofline = (box, _, found) => {
-  const { points, bandwidth, of_bytes } = found;
+  const { points, memory, of_bytes } = found;
   const arithmetic = of_bytes ? {} : found.arithmetic;
   const x = (point) => (of_bytes ? point.bytes : point.operations / point.bytes);
   const work = (point) => (of_bytes ? point.bytes : point.operations);
   const unit = of_bytes ? "B/s" : "FLOP/s";
-  const memory = (at) => (bandwidth ? bandwidth.rate * (of_bytes ? 1 : at) : Infinity);
-  const ridge = (roof) => (bandwidth ? roof.rate / bandwidth.rate : 0);
-  // The limit of a problem: its label and its rate there.
-  const limit = (point) => [bandwidth && { label: bandwidth.label, rate: memory(x(point)) },
-    arithmetic[point.roof]].filter(Boolean).sort((a, b) => a.rate - b.rate)[0];
+  const below = (roof, at) => roof.rate * (of_bytes ? 1 : at);
+  const ridge = (roof, bandwidth = memory[0]) => (bandwidth ? roof.rate / bandwidth.rate : 0);
+  const limit = (point) => work(point) / point.seconds / point.share;
   // An edge far from all points would push them into a corner.
-  const edges = points.filter((point) => bandwidth && arithmetic[point.roof]).filter((point) =>
+  const edges = points.filter((point) => memory.length && arithmetic[point.roof]).filter((point) =>
     Math.abs(Math.log(x(point) / ridge(arithmetic[point.roof]))) < Math.log(8));
   const across = [...points.map(x), ...edges.map((point) => ridge(arithmetic[point.roof]))];
   const low = Math.min(...across) / 2, high = Math.max(...across) * 2;
   const level = Object.values(arithmetic).filter((roof) => ridge(roof) < high);
   // Where arithmetic limits all problems, memory is drawn up to the highest roof only.
-  const end = level.length && points.every((point) => arithmetic[point.roof])
-    ? Math.min(high, Math.max(...level.map(ridge))) : high;
+  const end = (roof) => (level.length && points.every((point) => arithmetic[point.roof])
+    ? Math.min(high, Math.max(...level.map((top) => ridge(top, roof)))) : high);
+  const rising = memory.filter((roof) => low < end(roof));
   const roofs = [
-    ...(bandwidth && low < end ? [[bandwidth, low, memory(low), end, memory(end)]] : []),
+    ...rising.map((roof) => [roof, low, below(roof, low), end(roof), below(roof, end(roof))]),
     ...level.map((roof) => [roof, Math.max(low, ridge(roof)), roof.rate, high, roof.rate]),
   ];
   const rates = points.flatMap((point) => [point.seconds, point.vendor_seconds]
@@ -249,19 +249,20 @@ FIGURES.roofline = (box, _, found) => {
       marker: { ...SYMBOLS[kind](), size },
       x: timed.map(x), y: timed.map((point) => work(point) / seconds(point)), text:
         timed.map((point) => plain(point.name) + "<br>" + prefixed(work(point) / seconds(point)) +
-          unit + " in " + text(point) + (limit(point) ? "<br>" + digits(100 * work(point) /
-          seconds(point) / limit(point).rate) + " % of the " + limit(point).label : "")) };
+          unit + " in " + text(point) + (point.share ? "<br>" + digits(100 * work(point) /
+          seconds(point) / limit(point)) + " % of " + point.limit : "")) };
   };
   const lines = roofs.map(([roof, from, low, to, high]) => ({ type: "scatter",
     mode: "lines+text", x: [from, to], y: [low, high], text: ["", roof.label],
-    textposition: "top left", showlegend: false,
+    // Memory roofs are close to each other: the others have their names below the line.
+    textposition: rising.indexOf(roof) > 0 ? "bottom left" : "top left", showlegend: false,
     hoverinfo: "skip", line: { color: colour("ink"), width: 1.5 } }));
-  const drops = level.length < 2 ? [] : points.filter(limit);
+  const drops = points.filter((point) => point.share);
   const vendors = [...new Set(points.map((point) => point.vendor).filter(Boolean))];
   Plotly.react(box, [
     { type: "scatter", mode: "lines", hoverinfo: "skip", showlegend: false,
       x: drops.flatMap((point) => [x(point), x(point), null]),
-      y: drops.flatMap((point) => [work(point) / point.seconds, limit(point).rate, null]),
+      y: drops.flatMap((point) => [work(point) / point.seconds, limit(point), null]),
       line: { color: colour("grey"), width: 1, dash: "dot" } },
     ...lines,
     ...(vendors.length ? [marks(plain(vendors.join(" or ")), "vendor", 7,

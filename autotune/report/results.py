@@ -65,15 +65,18 @@ def _spread(values: Sequence[float], text: Callable[[float], str]) -> str:
     return mean if len(values) == 1 else f"{mean} ({text(min(values))} – {text(max(values))})"
 
 
-def warnings(content: ReportContent) -> list[str]:
-    """Return a sentence for each reason to doubt results, with the problems it concerns."""
+def warnings(content: ReportContent, in_python: bool = False) -> list[str]:
+    """Return a sentence for each reason to doubt results, with the problems it concerns.
+
+    With ``in_python``, advice names arguments of `tune` instead of options of the command line.
+    """
     found: dict[str, list[str]] = {}
     for problem in content.problems:
         for reason in _reasons(content, problem):
             found.setdefault(reason, []).append(problem.name)
     sentences = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
     if any(entry.race.noise for entry in content.entries):
-        sentences.append(f"For results with less noise, {LESS_NOISE}.")
+        sentences.append(f"For results with less noise, {wording.hint(LESS_NOISE, in_python)}.")
     return sentences
 
 
@@ -377,9 +380,8 @@ def provenance(content: ReportContent) -> Table:
         "Timing": listed(entry.race.timing for entry in entries),
         "Source (sha256)": listed(origin.source[:16] for origin in origins),
         "Measured limits": listed(
-            f"{limit_words(name)} {wording.limit_rate(name, rate)}"
+            f"{limit_words(name)} {wording.limit_rates(name, rates)}"
             for name, rates in content.measured_limits.items()
-            for rate in rates
         ),
         "Search space": _space_size(content.space),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",

@@ -1,9 +1,11 @@
-"""Summarise a run for a console or notebook: a line for each problem, and tables."""
+"""Summarise a run for a console or notebook: a line for each problem, and tables and charts."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from autotune.kernel.space import Space
-from autotune.report import results, wording
+from autotune.report import charts, evidence, results, wording
 from autotune.report.content import of_run
 from autotune.report.text_table import unbroken
 from autotune.run.result import ProblemResult, RunResult
@@ -26,16 +28,30 @@ def text(run: RunResult, record: TunedRecord | None) -> str:
 
 
 def html(run: RunResult, record: TunedRecord | None) -> str:
-    """Return the headline, warnings and winners of a run as HTML without a style sheet."""
+    """Return the headline, winners, warnings and charts of a run as HTML without a style sheet."""
     if record is None:
         return f"<div>{unbroken(text(run, None))}</div>"
     content = of_run(run, record)
     head, *notes = (
         f"<p>{unbroken(text)}</p>"
-        for text in (results.headline(content), *results.warnings(content))
+        for text in (results.headline(content), *results.warnings(content, in_python=True))
     )
     table = results.winners(content, with_configurations=True).html()
-    return f"<div><b>{unbroken(_title(run))}</b>{head}{table}{''.join(notes)}</div>"
+    figures = "".join(
+        _charts(evidence.problem_data(content, problem), is_open=problem is content.problems[0])
+        for problem in content.problems[:_MAX_PROBLEMS]
+    )
+    return f"<div><b>{unbroken(_title(run))}</b>{head}{table}{''.join(notes)}{figures}</div>"
+
+
+def _charts(data: dict[str, Any], is_open: bool) -> str:
+    """Return the charts of a problem below its name; an empty text if nothing was timed."""
+    drawn = charts.search(data)
+    if not drawn:
+        return ""
+    opened = ' open="open"' if is_open else ""
+    title = f"<summary>Search and parameters of {unbroken(data['name'])}</summary>"
+    return f"<details{opened}>{title}{drawn}<br/>{charts.effects(data)}</details>"
 
 
 def _title(run: RunResult) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from autotune.measure.roofline import ARITHMETIC
 
@@ -14,10 +14,16 @@ NONE = "–"
 _LIMIT_WORDS = {
     "read": "read bandwidth",
     "copy": "copy bandwidth",
+    "read+copy": "read + copy bandwidth",
     "ffma": "FP32 rate (FFMA)",
     "tensor": "tensor core rate",
 }
-_ROOF_LABELS = {"ffma": "float32 limit", "tensor": "tensor core limit"}
+#: Options that advice names, on the command line and as arguments of `tune`.
+_OPTIONS = {
+    "fresh": ("--fresh", "fresh=True"),
+    "effort": ("--effort full", 'effort="full"'),
+    "budget": ("--budget", "budget="),
+}
 #: A URL, which `without_paths` keeps, or an absolute path of two or more parts.
 _ADDRESS_OR_PATH = re.compile(
     r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
@@ -79,7 +85,7 @@ def percent(share: float) -> str:
     """Return a share in percent to tenths; only exact values print as 0 or 100."""
     if 0 < share < 0.0005:
         return "< 0.1 %"
-    if 0.9995 <= share < 1:
+    if 0.9995 <= share < 1 - 1e-9:  # a product and a quotient differ in the last bits
         return "> 99.9 %"
     return f"{100 * share:.1f} %"
 
@@ -133,14 +139,15 @@ def limit_words(name: str) -> str:
     return _LIMIT_WORDS.get(name, one_line(name))
 
 
-def roof_label(name: str) -> str:
-    """Return the label of a measured limit in a roofline, for example ``memory limit``."""
-    return _ROOF_LABELS.get(name, "memory limit")
+def limit_rates(name: str, rates: Sequence[float]) -> str:
+    """Return the lowest and the highest rate of a measured limit with their unit; one if they are equal."""
+    text = arithmetic if name in ARITHMETIC else bandwidth
+    return " to ".join(dict.fromkeys(map(text, (rates[0], rates[-1]))))
 
 
-def limit_rate(name: str, rate: float) -> str:
-    """Return the rate of a measured limit with its unit."""
-    return arithmetic(rate) if name in ARITHMETIC else bandwidth(rate)
+def hint(text: str, in_python: bool = False) -> str:
+    """Return advice with its ``{option}`` fields as command-line options, or as arguments of `tune`."""
+    return text.format(**{name: words[in_python] for name, words in _OPTIONS.items()})
 
 
 def without_paths(text: str) -> str:

@@ -7,6 +7,7 @@
 `retuner`  one device: entries that hold are confirmed, the others searched
 `repeated` whether an earlier run of the same command has the results already
 `gate`     one entry, or another answer: verified and timed again, and the verdict
+`slowdown` the rule for times: held, slower or undecided
 `schedule` entries for cron and GitHub
 ========== ======================================================================
 

@@ -1,11 +1,10 @@
 """The regression gate: verifies and times a recorded winner again, and judges its record.
 
-It also verifies the other configurations that lookup answers with.
+It also verifies the other configurations that lookup answers with. `autotune.retune.slowdown` has the rule for times.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,20 +18,23 @@ from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
-from autotune.measure.race import Contender, RaceRules, race
+from autotune.measure.race import Contender, Race, RaceRules, race
 from autotune.measure.roofline import implausible
 from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker_state import Job
+from autotune.retune.slowdown import Slowdown
 from autotune.retune.stale import Target, entry_changes
 from autotune.run.bench import Bench
 from autotune.run.verdict import judge
 from autotune.tuned.lookup import table_of
-from autotune.tuned.record import TIME, ContenderResult, Estimate, TunedProblem, TunedRecord
+from autotune.tuned.record import TIME, ContenderResult, TunedProblem, TunedRecord
 from autotune.values import Configuration, Problem, category_of
 
-#: Number of rounds of the race between a winner and its rivals.
+#: Number of rounds of a race between a winner and its rivals.
 ROUNDS = 30
-#: Time in seconds after which no further round begins.
+#: Maximum number of races; another one follows while the verdict is undecided.
+MAX_RACES = 3
+#: Time in seconds after which no further round of a race begins.
 MAX_SECONDS = 10.0
 #: Maximum number of recorded configurations that race with the winner.
 _MAX_RIVALS = 5
@@ -45,8 +47,8 @@ class Remeasurement:
     #: `OK`, or the failure of its verification or race.
     status: Status
     message: str = ""
-    #: Its new time over its recorded time; None if nothing was timed.
-    ratio: Estimate | None = None
+    #: Its new times over its recorded times; None if nothing was timed.
+    slowdown: Slowdown | None = None
     #: The winner in the new race; None if nothing was timed.
     winner: ContenderResult | None = None
     #: The fastest contender of the new race; None if nothing was timed.
@@ -65,6 +67,8 @@ class Verdict(StrEnum):
     HELD = "held"
     FASTER = "faster"
     SLOWER = "slower"
+    #: The noise of the record and of the races neither shows nor excludes a loss; the message gives the interval.
+    UNDECIDED = "undecided"
     #: As fast as recorded, but a runner-up is faster.
     BEATEN = "beaten"
     #: Wrong results, a crash, a time-out, or no longer a valid configuration.
@@ -91,18 +95,22 @@ class CheckedEntry:
 
 
 def verdict(found: Remeasurement, threshold: float) -> tuple[Verdict, str]:
-    """Return the verdict and its message; slower, beaten and faster need a significant difference."""
+    """Return the verdict and its message; beaten needs a significant difference."""
     if found.status is not Status.OK:
         return Verdict.WRONG, f"{found.status}: {found.message}"
-    assert found.ratio is not None
-    low, high = found.ratio.interval
-    if low > 1 + threshold:
-        return Verdict.SLOWER, f"{found.ratio.value:.3f} times its recorded time"
+    assert found.slowdown is not None
+    change = found.slowdown.change(threshold)
+    if change == "slower":
+        return Verdict.SLOWER, found.slowdown.text
     if found.winner and found.fastest and not found.winner.tied:
         share = found.fastest.time_ms.value / found.winner.time_ms.value
         if share < 1 - threshold:
             return Verdict.BEATEN, f"a runner-up takes {share:.3f} of its time"
-    return (Verdict.FASTER if high < 1 - threshold else Verdict.HELD), ""
+    if change == "undecided":
+        hint = "check again on an idle device; if the record is noisy, tune again"
+        text = f"{found.slowdown.text}: noise hides a loss of {threshold:.1%}; {hint}"
+        return Verdict.UNDECIDED, text
+    return Verdict(change), ""
 
 
 def check_entry(bench: Bench, target: Target, threshold: float) -> CheckedEntry:
@@ -120,7 +128,7 @@ def check_entry(bench: Bench, target: Target, threshold: float) -> CheckedEntry:
         answers = [(plan, entry.problem) for plan in entry.plans if not changes]
         if fault := _launch_fault(bench, answers):
             return CheckedEntry(target, Verdict.WRONG, fault)
-        found = remeasure(bench, record, entry)
+        found = remeasure(bench, record, entry, threshold)
     except AutotuneError as error:
         return CheckedEntry(target, Verdict.FAILED, str(error))
     judged, message = verdict(found, threshold)
@@ -193,8 +201,10 @@ def _launch_fault(bench: Bench, answers: Iterable[Answer]) -> str:
     return next(filter(None, faults), "")
 
 
-def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasurement:
-    """Verify a recorded winner on every data set and odd size, then race it with its rivals.
+def remeasure(
+    bench: Bench, record: TunedRecord, entry: TunedProblem, threshold: float
+) -> Remeasurement:
+    """Verify a recorded winner on every data set and odd size, then race it with its rivals until decided.
 
     The bench must have the record's kernel and device. Its request decides the way of timing.
     """
@@ -208,7 +218,7 @@ def remeasure(bench: Bench, record: TunedRecord, entry: TunedProblem) -> Remeasu
     # Rivals are compared by time. A winner for another objective may be slower than they are.
     everyone = rivals(kernel, device, entry) if record.objective == TIME else []
     others = [rival for rival in everyone if bench.verify(job, rival).status is Status.OK]
-    return _raced(bench, job, entry, [winner, *others])
+    return _raced(bench, job, entry, [winner, *others], threshold)
 
 
 def _wrong_somewhere(bench: Bench, job: Job, configuration: Configuration) -> Remeasurement | None:
@@ -234,25 +244,12 @@ def rivals(kernel: Kernel, device: Device, entry: TunedProblem) -> list[Configur
     ]
 
 
-def over_recorded(now: Estimate, then: Estimate) -> Estimate:
-    """Return the new time over the recorded time, with its 95 % interval.
-
-    Compute the interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
-    Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not contain its own
-    median counts as an interval of width 0.
-    """
-    low, high = now.interval
-    then_low, then_high = then.interval
-    if not 0 < then_low <= then.value <= then_high:
-        then_low = then_high = then.value
-    down = math.hypot(math.log(now.value / low), math.log(then_high / then.value))
-    up = math.hypot(math.log(high / now.value), math.log(then.value / then_low))
-    value = now.value / then.value
-    return Estimate(value, value * math.exp(-down), value * math.exp(up))
-
-
 def _raced(
-    bench: Bench, job: Job, entry: TunedProblem, configurations: list[Configuration]
+    bench: Bench,
+    job: Job,
+    entry: TunedProblem,
+    configurations: list[Configuration],
+    threshold: float,
 ) -> Remeasurement:
     contenders = [
         Contender(
@@ -262,13 +259,24 @@ def _raced(
         )
         for configuration in configurations
     ]
-    by_stream = not Timing(entry.race.timing).by_graph
-    rules = RaceRules(ROUNDS, bench.request.seed, MAX_SECONDS, by_stream=by_stream)
-    raced = race(bench.worker, job, contenders, rules)
+    by_stream, seed = not Timing(entry.race.timing).by_graph, bench.request.seed
+    rounds: Race | None = None
+    for number in range(MAX_RACES):
+        rules = RaceRules(ROUNDS, seed + number, MAX_SECONDS, by_stream=by_stream)
+        raced = race(bench.worker, job, contenders, rules)
+        rounds = rounds.continued(raced) if rounds else raced
+        found = _compared(bench, job, entry, rounds)
+        if verdict(found, threshold)[0] is not Verdict.UNDECIDED:
+            break
+    return found
+
+
+def _compared(bench: Bench, job: Job, entry: TunedProblem, raced: Race) -> Remeasurement:
+    """Compare a race with the recorded one; its first contender is the recorded winner."""
     if failure := raced.samples[0].failure:
         return Remeasurement(failure.status, f"in the race with its rivals: {failure.message}")
     result = judge(raced, seed=bench.request.seed)
-    winner = result.of(configurations[0]) if result else None
+    winner = result.of(raced.contenders[0].configuration) if result else None
     assert result is not None and winner is not None
     work = bench.kernel.work_of(job.problem)
     is_cold = job.caches is Caches.COLD
@@ -276,7 +284,7 @@ def _raced(
     return Remeasurement(
         Status.IMPLAUSIBLE if why else Status.OK,
         why,
-        over_recorded(winner.time_ms, entry.winner.time_ms),
+        Slowdown.between(result, entry.race),
         winner,
         min((found for found in result.finalists if found.tied), key=lambda f: f.time_ms.value),
         raced.device_uuid,

@@ -26,7 +26,7 @@ class RetuneStatus(StrEnum):
     """The status of a stale problem after re-tuning."""
 
     SEARCHED = "searched"
-    #: Measured again: correct, as fast as recorded and still among the fastest.
+    #: Measured again: correct, not surely slower than recorded, and still among the fastest.
     CONFIRMED = "confirmed"
     #: Not begun: no time was left, or it was a dry run.
     SKIPPED = "skipped"

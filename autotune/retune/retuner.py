@@ -77,7 +77,7 @@ class Retuner:
                 outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.SKIPPED, found.message))
             elif found.verdict is Verdict.FAILED:
                 outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.FAILED, found.message))
-            elif found.verdict in (Verdict.HELD, Verdict.FASTER):
+            elif found.verdict in (Verdict.HELD, Verdict.FASTER, Verdict.UNDECIDED):
                 outcomes.append(self._confirm(found.target, found.remeasurement))
             else:
                 why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
@@ -115,8 +115,8 @@ class Retuner:
         It keeps its recorded times, so that small losses cannot add up.
         """
         known, changed, on = target.known, msgspec.structs.replace, timestamp()
-        assert known is not None and found is not None and found.ratio is not None
-        ratio, record = found.ratio, known.record
+        assert known is not None and found is not None and found.slowdown is not None
+        ratio, record = found.slowdown.ratio, known.record
         versions = {
             "driver": self.device.driver,
             "toolchain": compiler(target.kernel.language_on(self.device.backend)).toolchain(),

@@ -1,6 +1,8 @@
 """A device's recorded limits, and requests that measure them with the kernels `copy`, `ffma` and `hmma`.
 
-`measure.roofline` compares results with these limits.
+`measure.roofline` compares results with these limits. Only CUDA devices have them. The caches of a CPU hold
+the data of most problems and cannot be flushed for certain, so the rate of a copy depends on its size: 31, 15
+and 8 GB/s for 8, 128 and 512 MB on two cores of an AMD EPYC (Intel's OpenCL, 2026-11-30).
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _SIZES = (1 << 30, 1 << 28, 1 << 26)
 #: Number of arrays that must fit the memory. A run needs half of them: x, out, copies of x, and expected
 #: values of both data sets. Other programs may use the other half.
 _ARRAYS = 8
-#: Number of measurements of each problem on a GPU: the kernel's seeds and a few others.
+#: Number of measurements of each problem: the kernel's seeds and a few others.
 _EVALUATIONS = 16
 
 
@@ -39,8 +41,10 @@ def known_limits(device: Device, shipped: bool = False) -> Limits:
     """Return a device's recorded limits: the user's, else the shipped ones; with ``shipped``, only these.
 
     A limit is the rate at the largest recorded problem. That problem must be at least as large as
-    `limit_problem`. Impossible rates are left out with a warning.
+    `limit_problem`. Impossible rates are left out with a warning. Devices other than CUDA's have none.
     """
+    if not device.is_cuda:
+        return {}
     known = {name: rate for name in KERNELS if (rate := _rate(name, device, shipped))}
     limits, doubts = credible(known, device)
     for doubt in doubts:
@@ -51,14 +55,18 @@ def known_limits(device: Device, shipped: bool = False) -> Limits:
 def limit_requests(device: Device) -> Iterator[Request]:
     """Yield requests that measure the limits of a device, each with a few measurements.
 
-    Raise `DeviceError` if the device is an architecture.
+    Raise `DeviceError` if the device is an architecture, or not a CUDA device.
     """
+    if not device.is_cuda:
+        raise DeviceError(
+            f"{device.name}: limits are measured on CUDA devices only; the rate of another device's memory "
+            "depends on how much of the data its caches hold; choose a GPU: --device cuda:0"
+        )
     if not device.uuid:
         raise DeviceError(
             f"{device.name} is an architecture, not a device: it has no measured limits; "
             "run: autotune doctor"
         )
-    evaluations = _EVALUATIONS if device.is_cuda else 2  # a CPU's limits are not used
     for kernel_name in dict.fromkeys(KERNELS.values()):
         # From the file, since a project may have a kernel with the same name.
         kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
@@ -68,7 +76,7 @@ def limit_requests(device: Device) -> Iterator[Request]:
         problems = tuple(limit_problem(name, device) for name in names)
         options = RunOptions(
             problems,
-            budget=f"{evaluations * len(problems)}evals",
+            budget=f"{_EVALUATIONS * len(problems)}evals",
             timing=Caches.COLD,
             fresh=True,
             tries_imported=False,
@@ -84,15 +92,14 @@ def _runs_on(kernel: Kernel, device: Device) -> bool:
 
 
 def limit_problem(name: str, device: Device) -> Problem:
-    """Return the problem that measures a limit: the largest that fits a GPU, a small one on a CPU."""
+    """Return the problem that measures a limit: the largest that fits the device's memory."""
     if name == "ffma":
-        n, steps = (1 << 24, 4096) if device.is_cuda else (1 << 16, 256)
-        return Problem(n=n, steps=steps)
+        return Problem(n=1 << 24, steps=4096)
     if name == "tensor":  # four tiles of 128 x 256 for each multiprocessor
         return Problem(m=128 * device.sm_count, n=1024, steps=1024, dtype="float16")
     room = device.memory_bytes or math.inf
     fitting = [size for size in _SIZES if 4 * size * _ARRAYS <= room / 2]
-    n = max(fitting, default=_SIZES[-1]) if device.is_cuda else 1 << 20
+    n = max(fitting, default=_SIZES[-1])
     return Problem(n=n, mode=name, offset_in=0, offset_out=0)
 
 

@@ -25,7 +25,7 @@ from autotune.measure.measurement import (
     Measurement,
     with_metrics,
 )
-from autotune.measure.roofline import ARITHMETIC, share
+from autotune.measure.roofline import device_limit
 from autotune.measure.timing import Timing
 from autotune.run.plans import default_rows, plan_of, steps_of
 from autotune.run.request import Request
@@ -90,15 +90,13 @@ def _tuned(run: RunResult, result: ProblemResult) -> TunedProblem:
     verified = [size for size in planned[0].verified if all(size in f.verified for f in planned)]
     median_ms = winner.time_ms.value
     work = kernel.work_of(problem)
-    fraction, limit = share(work, median_ms, run.limits) if work else (None, None)
-    if limit not in ARITHMETIC and not race.timing.is_cold:
-        fraction = limit = None  # the memory's rate does not limit data in a cache
+    limit = device_limit(work, run.limits, race.timing.caches) if work else None
     return TunedProblem(
         problem=dict(problem),
         race=outcome,
         **_of_winner(kernel, problem, outcome, device),
-        limit_fraction=fraction,
-        limit_name=limit,
+        limit_fraction=limit.share(median_ms) if limit else None,
+        limit_name=limit.name if limit else None,
         checks=_checks(run, result, row),
         verified=ranges_of(kernel, verified, [problem]),
         metrics=_metrics(request, problem, row, winner),

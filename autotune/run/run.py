@@ -60,9 +60,8 @@ def execute(
         request.kernel.check_problem(problem)
     for text in unnamed(request.kernel):
         warnings.warn(text, stacklevel=2)
-    is_compared = request.goal.writes_record and request.device.is_cuda
     with closing(Run(request, store, listener, site)) as run:
-        return run.run(known_limits(request.device) if is_compared else {})
+        return run.run(known_limits(request.device) if request.goal.writes_record else {})
 
 
 def measure_limits(device: Device, store: Store) -> None:

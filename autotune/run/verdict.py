@@ -38,10 +38,10 @@ _WINNER_TOLERANCE = 0.003
 _NOISY = 0.05
 #: Minimum number of rounds for a 95 % interval of the median; see `median_interval`.
 _MIN_ROUNDS = 6
-#: Advice to the user for a result with less noise.
+#: Advice for a result with less noise; `autotune.report.wording.hint` names the options.
 LESS_NOISE = (
-    "run again with --fresh while no other program uses the device, with more time (--effort full, "
-    "--budget), or with locked clocks (an administrator can lock them)"
+    "run again with {fresh} while no other program uses the device, with more time ({effort}, "
+    "{budget}), or with locked clocks (an administrator can lock them)"
 )
 
 

@@ -1,5 +1,6 @@
 """The CUDA backend on a GPU: the contract of backends, and what only CUDA has."""
 
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from contracts.backend import KERNELS, ONE, ExecutorContract
 from sample_spaces import SOURCE, changed, write_space
 
+from autotune.cli import run
 from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.cuda_timer import CudaTimer
@@ -16,6 +18,7 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import LaunchSequence, exceeded_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
+from autotune.run.device_limits import known_limits
 from autotune.run.recording import record_of
 from autotune.run.request import Request, Search
 from autotune.run.run import Run
@@ -377,3 +380,11 @@ def test_the_compilers_do_not_wait_for_the_reference(
     # The reference waits for the first; a fast compiler has made the second by then.
     (binaries,) = made
     assert binaries >= 1
+
+
+def test_doctor_tunes_limits_into_the_users_records(capsys: pytest.CaptureFixture[str]) -> None:
+    device = choose_device("cuda:0")
+    assert run(["doctor", "--limits", "--json", "--device", "cuda:0"]) == 0
+    shown, limits = json.loads(capsys.readouterr().out), known_limits(device)
+    assert limits.keys() >= {"read", "copy", "ffma"}
+    assert shown == {"name": device.name, "uuid": device.uuid, "limits": limits}
