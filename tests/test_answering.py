@@ -302,7 +302,7 @@ def test_a_matrix_that_is_far_wider_stays(
     }
     record_file("saxpy").write_text(json.dumps(document))
     assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s", "--fresh"]) == 0
-    assert f"record keeps its {len(wide)} on 2; raise --budget" in capsys.readouterr().err
+    assert f"record keeps its {len(wide)} on 2; give a larger budget" in capsys.readouterr().err
     assert saxpy()["portfolio"]["configurations"] == wide
 
 

@@ -113,7 +113,7 @@ class TestWithout:
         monkeypatch.setattr(bench, "find_program", lambda name: f"/bin/{name}")
         assert LOCAL.sanitizer(full) == "/bin/compute-sanitizer"
         monkeypatch.setattr(bench, "find_program", lambda name: "")
-        with pytest.warns(UserWarning, match=r"do not run under compute-sanitizer.*--no-sanitize"):
+        with pytest.warns(UserWarning, match=r"do not run under compute-sanitizer.*run without it"):
             assert LOCAL.sanitizer(full) == ""
         for other in (
             replace(full, sanitize=False),

@@ -153,7 +153,7 @@ def test_every_hook_sees_the_whole_layout():
 def test_what_lies_otherwise_is_verified_and_not_tuned():
     k = strided()
     views = (Problem(n=7, lda=9), Problem(n=7, offset_x=0), Problem(n=7))
-    with pytest.raises(UsageError, match=r"add: lda=9 is a layout, .* give --config"):
+    with pytest.raises(UsageError, match=r"add: lda=9 is a layout, .* verify one configuration"):
         Request(k, DEVICE, views).with_default_problems()
     verified = Request(k, DEVICE, views, goal=VerifyOne(k.default())).with_default_problems()
     assert verified.problems == (Problem(n=7, lda=9), Problem(n=7))

@@ -69,13 +69,12 @@ def required_program(device: Device) -> str:
     """Return the path of compute-sanitizer; raise an error if it is missing or not for this device."""
     if not device.is_cuda:
         raise UsageError(
-            f"--sanitize: compute-sanitizer checks CUDA kernels, not those of {device.selector}; "
-            "run without it"
+            f"compute-sanitizer checks CUDA kernels, not those of {device.selector}; run without it"
         )
     found = find_program("compute-sanitizer")
     if not found:
         raise AutotuneError(
-            "--sanitize: compute-sanitizer is not installed (neither on PATH, nor in a CUDA toolkit, "
+            "compute-sanitizer is not installed (neither on PATH, nor in a CUDA toolkit, "
             f"nor as a Python package); run: {REMEDY}"
         )
     return found

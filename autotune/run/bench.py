@@ -119,7 +119,7 @@ class Site:
         if not found:
             warnings.warn(
                 f"{request.kernel.name}: finalists do not run under compute-sanitizer, which is missing; "
-                f"run: {sanitize.REMEDY}, or give --no-sanitize",
+                f"run: {sanitize.REMEDY}, or run without it",
                 stacklevel=2,
             )
         return found

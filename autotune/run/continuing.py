@@ -89,7 +89,7 @@ def continued(
     if record.objective != TIME:
         raise UsageError(
             f"{record.kernel} on {record.device.name} is tuned for {record.objective}, but answers for other "
-            "sizes are chosen by time; tune it with --objective time"
+            "sizes are chosen by time; tune it for time"
         )
     require_current(record, kernel)
     request = replace(request_for(record, kernel, device), command=continuation.command)
@@ -187,7 +187,7 @@ class _Continuing:
             warnings.warn(
                 f"{continuation.kernel.name}: there was time for only {len(found.configurations)} configurations on "
                 f"{len(found.problems)} problems, so the record keeps its {len(old.configurations)} on "
-                f"{len(old.problems)}; raise --budget",
+                f"{len(old.problems)}; give a larger budget",
                 stacklevel=2,
             )
             return old

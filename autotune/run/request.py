@@ -73,7 +73,7 @@ class VerifyOne:
             f"{rule.name} ({rule.doc})" for rule in broken_constraints(kernel, canonical, device)
         ]
         shown = Configuration(space.relevant(canonical))
-        why = "; ".join(broken) or "outside --fix"
+        why = "; ".join(broken) or "outside the fixed values"
         raise NothingValidError(f"{kernel.name}: {shown} is not valid on {device.name}: {why}")
 
 
@@ -168,7 +168,7 @@ class Request:
                 if layout := self.kernel.layout_of(problem):
                     raise UsageError(
                         f"{self.kernel.name}: {layout} is a layout, and layouts are not tuned: "
-                        f"leave it out, or give --config to verify one configuration on it"
+                        f"leave it out, or verify one configuration on it (config)"
                     )
             for problem in named:
                 if why := self.kernel.unsupported_offsets(problem, self.device):
@@ -177,9 +177,7 @@ class Request:
         groups = self.kernel.problems if self.effort.name == "full" else self.kernel.quick_problems
         chosen = groups.get(self.device.backend, ())
         if not chosen:
-            raise UsageError(
-                f"{self.kernel.name}: no problems for {self.device.backend}; give --problem"
-            )
+            raise UsageError(f"{self.kernel.name}: no problems for {self.device.backend}; name one")
         return replace(self, problems=chosen)
 
     @property

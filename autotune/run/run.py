@@ -246,7 +246,7 @@ def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
     """Return the message of a run without a winner: the count of each status, with an example."""
     rows = [row for result in results for row in result.trials]
     if not rows:
-        return f"{kernel.name}: the budget ended before the first measurement; raise --budget"
+        return f"{kernel.name}: the budget ended before the first measurement; give a larger budget"
     counts = Counter(row.status for row in rows).most_common()
     shares = ", ".join(f"{count} {status}" for status, count in counts)
     example = next(row for row in rows if row.status is counts[0][0])
