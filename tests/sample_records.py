@@ -210,8 +210,12 @@ def defaults_of(
 ) -> tuple[TableRow, ...]:
     """Return rows of one default for the categories of problems; without problems, of float32."""
     example = {name: 64 if kind == "integer" else "float32" for name, kind in fields.items()}
-    found = {category_of(problem): problem for problem in [*problems] or [example]}
-    return tuple(TableRow(problem=dict(known), plans=(default,)) for known in found.values())
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    for problem in [*problems] or [example]:
+        known = {name: problem[name] for name in fields}
+        key = category_of(known)
+        found[key] = min(found.get(key, known), known, key=lambda each: str(each.values()))
+    return tuple(TableRow(problem=known, plans=(default,)) for _, known in sorted(found.items()))
 
 
 def table_of(
@@ -465,6 +469,13 @@ def with_entry(**changes: Any) -> bytes:
     return json.dumps(document).encode()
 
 
+def with_plan(**changes: Any) -> bytes:
+    """Return a record's bytes with members of its winner's plan replaced or added."""
+    document = json.loads(changed())
+    document["problems"][0]["plans"][0] |= changes
+    return json.dumps(document).encode()
+
+
 def with_prediction(**changes: Any) -> bytes:
     """Return a record's bytes with fields of its prediction replaced."""
     document = json.loads(with_cost())
@@ -561,7 +572,7 @@ WRONG = {
     "too long": (changed() + b" " * (32 << 20), "more than 32 MiB"),
     "layout of 65 bits": (changed(layout={"ldc": 2**64}), "<= 9223372036854775807"),
     "layout of a field": (changed(layout={"m": 1}), "have one name"),
-    "requires no field": (with_entry(requires=["<=", "ldc", 1]), "expression has 'ldc'"),
+    "requires no field": (with_plan(requires=["<=", "ldc", 1]), "expression has 'ldc'"),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
         "portfolio",
