@@ -225,6 +225,11 @@ class Asked(NamedTuple):
     answers: list[str]
 
 
+@cache
+def kernel_of(name: str) -> Kernel:
+    return find_kernel(name)
+
+
 def problems_of(kernel: str, count: int) -> list[dict[str, int | str]]:
     """Random problems of a kernel, a quarter of them tuned ones."""
     rng, records = random.Random(kernel), records_of(kernel)
@@ -250,7 +255,7 @@ def problems_of(kernel: str, count: int) -> list[dict[str, int | str]]:
 
 def answer_of(kernel: str, where: int, problem: dict[str, int | str]) -> str:
     """What the program prints of Python's answer, which is checked against the kernel."""
-    first, declared = records_of(kernel)[0], find_kernel(kernel)
+    first, declared = records_of(kernel)[0], kernel_of(kernel)
     place = {"arch": where} if where > 0 else {"device": records_of(kernel)[-1 - where].device.name}
     try:
         found = lookup(kernel, **place, **problem)

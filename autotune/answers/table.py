@@ -104,14 +104,21 @@ class Plan(PlannedLaunch, frozen=True, kw_only=True, omit_defaults=True):
         """Return all launches in order."""
         return (*self.before, self, *self.after)
 
+    def meets(self, fields: Mapping[str, object]) -> bool:
+        """Return whether a problem with its layout satisfies the condition."""
+        try:
+            return self.requires is None or value_of(self.requires, fields) != 0
+        except ValueError:
+            return False
+
     def allows(self, fields: Mapping[str, object]) -> bool:
         """Return whether a problem with its layout satisfies the condition, and all grids are grids of CUDA.
 
         An empty problem may have an empty grid.
         """
+        if not self.meets(fields):
+            return False
         try:
-            if self.requires is not None and value_of(self.requires, fields) == 0:
-                return False
             for launch in self.launches if self.before or self.after else (self,):
                 for form, most in zip(launch.grid or (), MAX_GRID, strict=False):
                     if not 0 <= value_of(form, fields) <= most:

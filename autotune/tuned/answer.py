@@ -210,9 +210,11 @@ def _why_nothing(
             f"{kernel}: no recorded configuration for ({asked}) is declared deterministic; declare "
             f"which configurations are (@{kernel}.deterministic), then tune: autotune run {kernel}"
         )
-    able = [plan for plan in plans if not arch or arch_number(arch) is None or plan.fits(arch)]
+    is_cuda = arch_number(arch) is not None
+    able = [plan for plan in plans if not is_cuda or plan.fits(arch)]
     if not able:
-        known = sorted({name for plan in plans for name in plan.archs or ()})
+        names = {name for plan in plans for name in plan.archs or ()}
+        known = sorted(names, key=lambda name: arch_number(name) or 0)
         needed = f"they need one of {', '.join(known)}" if known else "they need a larger device"
     else:
         needed = _needed(able, fields)
@@ -225,15 +227,12 @@ def _why_nothing(
 
 def _needed(plans: Sequence[Plan], fields: Mapping[str, int | str]) -> str:
     """Return the conditions of plans that a problem does not satisfy, at most three."""
-    conditions = {
-        text_of(plan.requires): None
-        for plan in plans
-        if plan.requires is not None and not plan.allows(fields)
-    }
+    # Many plans share few conditions.
+    different = {repr(plan.requires): plan for plan in plans}.values()
+    conditions = [text_of(plan.requires) for plan in different if not plan.meets(fields)]
     if not conditions:
         return "none is of these categories, or their grids are larger than CUDA allows"
-    shown = [*conditions][:3]
-    return "they need " + ", or ".join(shown)
+    return "they need " + ", or ".join(conditions[:3])
 
 
 def promising(
