@@ -167,7 +167,7 @@ def _named(setting: Setting, name: str) -> KernelVariant:
     try:
         found = lookup(kernel.name, arch=arch, device=device, project=owner, **problem)
     except (UsageError, NoAnswerError):
-        why = "default of the space file: nothing is tuned for it"
+        why = "default of the space file: nothing is tuned"
         return KernelVariant(BEST, kernel.default(), why)
     how = "winner for this problem" if found.quality == "exact" else f"answer by {found.quality}"
     return KernelVariant(BEST, Configuration(found), f"{how} ({found.source})")

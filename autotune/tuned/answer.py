@@ -229,7 +229,7 @@ def _needed(plans: Sequence[Plan], fields: Mapping[str, int | str]) -> str:
     """Return the conditions of plans that a problem does not satisfy, at most three."""
     # Many plans share few conditions.
     different = {repr(plan.requires): plan for plan in plans}.values()
-    conditions = [text_of(plan.requires) for plan in different if not plan.meets(fields)]
+    conditions = [text_of(plan.requires or 0) for plan in different if not plan.meets(fields)]
     if not conditions:
         return "none is of these categories, or their grids are larger than CUDA allows"
     return "they need " + ", or ".join(conditions[:3])
