@@ -333,7 +333,7 @@ def report(
 ) -> None:
     """Write the report of each KERNEL, or of all kernels, from the store and your tuned records.
 
-    Of a named KERNEL without records of yours, reports those next to it, or those that ship with autotune.
+    Of a named KERNEL without records of yours, reports those next to it, or the shipped ones.
 
     With --against, compares two tuned records of a kernel: for each problem the ratio of the times with its
     95 % interval, and the parameters that differ. Exit code 5 if both records are of one device model and
