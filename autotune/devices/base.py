@@ -38,6 +38,8 @@ class Poison(IntEnum):
     NAN = 0xFF
     #: Far from most results: 1.3e36 as float, 61,280 as half, 2,071,690,107 as 32-bit integer; not a bool.
     FINITE = 0x7B
+    #: No poison: zero, from which differences are sizes.
+    ZERO = 0x00
 
 
 class CompileError(Exception):

@@ -6,6 +6,8 @@
 `compilers`     the processes that compile
 `device_worker` the worker of one device, in the parent process
 `worker_state`  the state of the worker process: context, kernel and data of a job
+`claim`         outputs of a configuration, expected until the reference is evaluated
+`references`    the process that evaluates references
 `launchable`    a configuration on the buffers of a job
 `tasks`         verifies, times and writes results, in the worker process
 `verify`        outputs, inputs and guard bands

@@ -197,6 +197,25 @@ class DeviceEvaluator:
                 while lane.begun:
                     lane.begun.popleft().future.cancel()
 
+    def go_on(self, job: Job) -> None:
+        """Go on with a job that has expected outputs; times so far no longer stop a measurement early."""
+        self.job = job
+        for lane in self._lanes:
+            lane.go_on(replace(job, device=lane.job.device))
+
+    def verified(self, measurement: Measurement) -> Measurement:
+        """Verify the configuration of a pending measurement; return the measurement with its new status."""
+        configuration = measurement.configuration
+        binary = self.binary(configuration)
+        if binary is None:
+            message = "it compiled before, and does not compile now"
+            return replace(measurement, status=Status.COMPILE_FAILED, message=message)
+        found = self._lanes[0].worker.check(self.job, configuration, binary)
+        measurement = replace(
+            measurement, status=found.status, message=found.message, checks=found.checks
+        )
+        return with_metrics(measurement, self.kernel, self.job.problem, self.job.device)
+
     def binary(self, configuration: Configuration) -> Binary | None:
         """Return the binary of a configuration; None if it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
@@ -373,19 +392,10 @@ class _Lane:
     """One device with its worker, its best times, and threads: one measures, others prepare the next tasks."""
 
     def __init__(self, kernel: Kernel, job: Job, worker: DeviceWorker, rule: StoppingRule) -> None:
-        self.job, self.worker = job, worker
+        self.worker = worker
         # A slower configuration may need less energy, so its time does not stop it early.
         self.rule = replace(rule, false_stop=0.0) if job.objective.needs_energy else rule
         self._kernel = kernel
-        #: Configurations in progress, in the order of their begin.
-        self.begun: deque[_Begun] = deque()
-        #: Samples of the fastest configuration so far, to compare with; empty if there is none.
-        self._best_samples_ms: tuple[float, ...] = ()
-        self._best_cost = math.inf
-        #: UUID of the card of these samples; in a fleet another card may replace it.
-        self._best_uuid = job.device.uuid
-        #: Measurements by their key; see `DeviceEvaluator.twins`.
-        self._by_twin: dict[str, Measurement] = {}
         self._threads = ThreadPoolExecutor(_MAX_IN_FLIGHT)
         #: Last task of the threads.
         self._last: Future[Any] | None = None
@@ -393,6 +403,20 @@ class _Lane:
         self._round_trip_s = math.inf
         #: Time of the last configuration on the device.
         self._busy_s = 0.0
+        #: Configurations in progress, in the order of their begin.
+        self.begun: deque[_Begun] = deque()
+        self.go_on(job)
+
+    def go_on(self, job: Job) -> None:
+        """Go on with a job, without the times so far."""
+        self.job = job
+        #: Samples of the fastest configuration so far, to compare with; empty if there is none.
+        self._best_samples_ms: tuple[float, ...] = ()
+        self._best_cost = math.inf
+        #: UUID of the card of these samples; in a fleet another card may replace it.
+        self._best_uuid = job.device.uuid
+        #: Measurements by their key; see `DeviceEvaluator.twins`.
+        self._by_twin: dict[str, Measurement] = {}
 
     def prepare(self) -> None:
         """Upload data in a thread; the first measurement raises the error if that fails."""
@@ -427,29 +451,32 @@ class _Lane:
         self, configuration: Configuration, binary: Binary, compile_s: float, twin: str
     ) -> Measurement:
         """Measure a configuration, or reuse the measurement with an equal key."""
-        if twin not in self._by_twin:
+        job, known = self.job, self._by_twin
+        if twin not in known:
             best, begun_s = (self._best_samples_ms, self._best_cost), time.monotonic()
-            self._by_twin[twin] = found = self.worker.measure(
-                self.job, configuration, binary, self.rule, *best
-            )
+            known[twin] = found = self.worker.measure(job, configuration, binary, self.rule, *best)
             self._busy_s = found.verify_s + found.measure_s
             round_trip_s = time.monotonic() - begun_s - self._busy_s
             self._round_trip_s = min(self._round_trip_s, round_trip_s)
-        measurement = replace(self._by_twin[twin], configuration=configuration, compile_s=compile_s)
-        measurement = with_metrics(measurement, self._kernel, self.job.problem, self.job.device)
-        self.recall(measurement)
+        measurement = replace(known[twin], configuration=configuration, compile_s=compile_s)
+        measurement = with_metrics(measurement, self._kernel, job.problem, job.device)
+        if job is self.job:
+            self._compare_with(measurement)
         return measurement
 
     def recall(self, measurement: Measurement) -> None:
         """Compare later configurations with this measurement if it is the best of its card."""
-        if measurement.status is not Status.OK:
+        if measurement.status is Status.OK:
+            self._compare_with(measurement)
+
+    def _compare_with(self, measurement: Measurement) -> None:
+        if measurement.status not in (Status.OK, Status.PENDING) or not measurement.samples_ms:
             return
         uuid = measurement.device_uuid or self.job.device.uuid
         if uuid != self._best_uuid:
             self._best_uuid, self._best_samples_ms, self._best_cost = uuid, (), math.inf
-        time_ms = measurement.median_ms
-        best_ms = median(self._best_samples_ms) if self._best_samples_ms else None
-        if time_ms is not None and (best_ms is None or time_ms < best_ms):
+        best_ms = median(self._best_samples_ms) if self._best_samples_ms else math.inf
+        if median(measurement.samples_ms) < best_ms:
             self._best_samples_ms = measurement.samples_ms
         cost = self.job.objective.cost(measurement)
         self._best_cost = min(self._best_cost, math.inf if cost is None else cost)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from autotune.devices.base import Binary
+from autotune.devices.base import Binary, Executor, Poison
 from autotune.errors import AutotuneError
 from autotune.kernel.launches import launch_sequence
+from autotune.kernel.spec import Kernel
 from autotune.measure import verify
 from autotune.measure.measurement import CheckResult
-from autotune.measure.worker_state import Job, current, prepare_job
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem
 
 #: Upper bound in milliseconds of the time that launching adds to each launch of `Executor.run`. The last
 #: column of docs/timing.md has 2 to 4 µs.
@@ -21,15 +21,21 @@ _LAUNCHING_MS = 0.02
 class Launchable:
     """A configuration that is ready to be launched on the working buffers of a job."""
 
-    def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
-        prepare_job(job)
-        self.executor, self.data, kernel = current()
-        self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
-        self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+    def __init__(
+        self,
+        state: tuple[Executor, verify.DeviceData, Kernel],
+        problem: Problem,
+        configuration: Configuration,
+        binary: Binary,
+    ) -> None:
+        self.executor, self.data, kernel = state
+        device = self.executor.device
+        self.plan = launch_sequence(kernel, configuration, problem, device)
+        self.data.declare_scratch(kernel.workspaces(configuration, problem, device))
         #: Workspaces of this configuration; `data` may later have those of another configuration.
         self.scratch = self.data.scratch
         self.binary = binary
-        self.deterministic = kernel.is_deterministic(configuration, job.problem)
+        self.deterministic = kernel.is_deterministic(configuration, problem)
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
         self._module: Any = None
         #: Lower bound in milliseconds of each launch of `verify`.
@@ -47,6 +53,12 @@ class Launchable:
                 module = self._module = self._module or self.executor.load(self.binary, {})
             self._bound[dataset] = module, steps
         return self._bound[dataset]
+
+    def run_afresh(self, dataset: str) -> None:
+        """Run once on the data of a data set, as the first launch in a new process would."""
+        self.data.poison_scratch()
+        self.data.refresh(dataset, wholly=True, poison=Poison.NAN)
+        self.executor.run(*self.bind(dataset))
 
     def _run(self, module: Any, steps: verify.Steps) -> None:
         taken_ms = self.executor.run(module, steps)

@@ -18,9 +18,12 @@ from autotune.values import Configuration, Problem
 
 
 class Status(StrEnum):
-    """The result of trying one configuration. All but `OK` have a message."""
+    """The result of trying one configuration. All but `OK` and a timed `PENDING` have a message."""
 
     OK = "ok"
+    #: Timed while no reference was evaluated; the outputs were compared with those of another configuration.
+    #: Not timed if they differ.
+    PENDING = "pending"
     #: Timed only until it was clearly slower than the best.
     STOPPED_EARLY = "stopped_early"
     #: Needs more of a resource than the device has; nothing was launched.
@@ -122,8 +125,10 @@ class Measurement:
     def cost(self) -> float | None:
         """Number that a search minimises: the median time, or the cost by an `Objective`.
 
-        None if nothing comparable was timed.
+        None if nothing comparable was timed. Only a search uses the cost of a pending measurement.
         """
+        if self.status is Status.PENDING:
+            return median(self.samples_ms) if self.samples_ms else None
         if self.score is None:
             return self.median_ms
         return self.score if self.status.is_timed else None

@@ -320,7 +320,7 @@ def take(job: Job, contender: Contender) -> Entrant | None:
         except Exception as error:  # vendors' libraries raise errors of their own types
             raise LaunchError(f"{type(error).__name__}: {error}") from error
     assert contender.binary is not None
-    ready = Launchable(job, contender.configuration, contender.binary)
+    ready = worker_state.launchable(job, contender.configuration, contender.binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)

@@ -24,7 +24,6 @@ from autotune.devices.base import (
     ContextLostError,
     Executor,
     LaunchError,
-    Poison,
     Side,
     Timer,
 )
@@ -45,7 +44,14 @@ from autotune.measure.timing import (
     sample,
     taking_of,
 )
-from autotune.measure.worker_state import Job, current, least_power_w, read_clocks, unthrottled
+from autotune.measure.worker_state import (
+    Job,
+    current,
+    launchable,
+    least_power_w,
+    read_clocks,
+    unthrottled,
+)
 from autotune.values import Configuration
 
 #: Maximum number of rounds of concurrent launches; outputs are compared after each round.
@@ -72,18 +78,36 @@ def measure(
 ) -> Measurement:
     """Verify a configuration on every data set, then time it.
 
-    Measure its energy, too, if the objective needs it and its lower bound does not exceed ``best_cost``.
+    Measure its energy, too, if the objective needs it and its lower bound does not exceed ``best_cost``. A
+    configuration that is compared with a claim is pending; if it differs from the claim, it is not timed.
     """
 
     def timed(draft: Measurement, ready: Launchable) -> Measurement:
         return _timed(_verified(draft, ready), ready, job, rule, best_samples_ms, best_cost)
 
-    return _tried(job, configuration, binary, timed)
+    found = _tried(job, configuration, binary, timed)
+    if job.claim is None or found.status not in (Status.OK, Status.WRONG_RESULT):
+        return found
+    if found.status is Status.OK:
+        return replace(found, status=Status.PENDING)
+    message = f"differs from {job.claim.configuration}: {found.message}"
+    return replace(found, status=Status.PENDING, message=message, samples_ms=())
 
 
 def verify_configuration(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
     """Verify a configuration without timing it, for example with other seeds or on edge problems."""
     return _tried(job, configuration, binary, _verified)
+
+
+def launch(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+    """Run a configuration once on each data set; its outputs are not compared."""
+
+    def launched(draft: Measurement, ready: Launchable) -> Measurement:
+        for name in ready.data.datasets:
+            ready.run_afresh(name)
+        return draft
+
+    return _tried(job, configuration, binary, launched)
 
 
 def check_at_once(job: Job, configuration: Configuration, binary: Binary) -> Measurement:
@@ -114,9 +138,7 @@ def write_results(
         for name, dataset in data.datasets.items():
             if dataset.bounds:
                 continue
-            data.poison_scratch()
-            data.refresh(name, wholly=True, poison=Poison.NAN)
-            ready.executor.run(*ready.bind(name))
+            ready.run_afresh(name)
             (folder / name).mkdir(parents=True, exist_ok=True)
             for output in outputs:
                 if not data.is_unchanged(name, output):
@@ -149,7 +171,7 @@ def _tried(
     draft = draft_of(job, configuration, binary)
     start = time.perf_counter()
     try:
-        return measured(draft, Launchable(job, configuration, binary))
+        return measured(draft, launchable(job, configuration, binary))
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
         return _failed(wrong, Status.WRONG_RESULT, str(error))

@@ -8,23 +8,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from autotune.data.dataset import Dataset
-from autotune.data.prepare import prepare_dataset
-from autotune.devices.base import ContextLostError, Executor
+from autotune.data.prepare import drawn_dataset, prepare_dataset
+from autotune.devices.base import Binary, ContextLostError, Executor
 from autotune.devices.device import Clocks, Device
-from autotune.devices.gpu_lock import sampling
 from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.spec import Kernel
 from autotune.languages.registry import find_backend
 from autotune.measure import verify
+from autotune.measure.claim import Claim, expect_outputs
+from autotune.measure.launchable import Launchable
 from autotune.measure.measurement import TIME, Objective
 from autotune.measure.process import retire
 from autotune.measure.timing import Caches
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
 #: Rests in seconds after a measurement on a throttled device, before it is measured again.
@@ -48,6 +48,8 @@ class Job:
     fingerprint: str = ""
     #: Objective of the run; energy is measured if it needs energy.
     objective: Objective = TIME
+    #: The configuration whose outputs are expected if the data sets have no expected outputs.
+    claim: Claim | None = None
 
     @property
     def is_flushed(self) -> bool:
@@ -116,7 +118,9 @@ def _prepare(job: Job) -> None:
     datasets = [
         known
         if known.folder.is_dir()
-        else prepare_dataset(_state.kernel, job.problem, known.name, known.seed)
+        else (prepare_dataset if known.bounds else drawn_dataset)(
+            _state.kernel, job.problem, known.name, known.seed
+        )
         for known in job.datasets
     ]
     _state.inputs = [_files(dataset) for dataset in datasets]
@@ -126,6 +130,11 @@ def _prepare(job: Job) -> None:
     _state.data = verify.DeviceData(
         executor, {dataset.name: dataset for dataset in datasets}, *kept
     )
+    if job.claim is not None:
+        state = executor, _state.data, _state.kernel
+        claimed = job.claim.configuration, job.claim.binary
+        ready = Launchable(state, job.problem, *claimed)
+        expect_outputs(ready, _state.kernel.tolerance_of(job.problem))
     _state.job = job
     if is_first and datasets:  # loads the comparison while the first configuration is compiled
         verify.outputs(_state.data, datasets[0].name)
@@ -146,12 +155,16 @@ def current() -> tuple[Executor, verify.DeviceData, Kernel]:
     return _state.executor, _state.data, _state.kernel
 
 
+def launchable(job: Job, configuration: Configuration, binary: Binary) -> Launchable:
+    """Prepare a job; return a configuration that is ready to be launched on its buffers."""
+    prepare_job(job)
+    return Launchable(current(), job.problem, configuration, binary)
+
+
 def unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
     """Measure; while the device is throttled, rest longer each time and repeat; return the last result."""
     for rest_s in (*_RESTS_S, None):
-        before = read_clocks(executor, _CLOCKS_S)
-        with sampling(executor.device.uuid) if executor.device.is_cuda else nullcontext():
-            result = measure()
+        before, result = read_clocks(executor, _CLOCKS_S), measure()
         clocks = before.worst(read_clocks(executor))
         if rest_s is None or not clocks.is_throttled:
             break

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 
 import click
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
 from autotune.measure.measurement import TIME, Objective, Status
 from autotune.report.wording import printable
 from autotune.run.request import Request
 from autotune.search.session import Event, Listener, Measured, SearchStarted, ignore
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 #: Seconds between two lines in a log: 2,880 lines a day.
 _LINE_S = 30.0
@@ -26,7 +26,8 @@ _LINE_S = 30.0
 _CELL_S = 0.3
 #: Descriptions of a run's phases by name; see `Phase`.
 PHASES = {
-    "inputs": "computing the reference",
+    "inputs": "inputs and reference",
+    "reference": "waiting for the reference",
     "other inputs": "computing the reference for other inputs and sizes",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",
@@ -42,14 +43,19 @@ warnings.filterwarnings("ignore", message="IProgress not found")
 class _SearchProgress:
     """The progress of one problem's search."""
 
-    #: Configurations tried, including results from the store.
-    tried: int = 0
-    #: Failures among them.
+    #: Configurations tried, including results from the store: whether each failed. A pending result may fail later.
+    has_failed: dict[Configuration, bool] = field(default_factory=dict)
+    #: Costs of the others that were measured in full.
+    costs: dict[Configuration, float] = field(default_factory=dict)
     failed: int = 0
     #: Maximum number of configurations to try; None without such a budget.
     most: int | None = None
     best_cost: float | None = None
     seconds_left: float | None = None
+
+    @property
+    def tried(self) -> int:
+        return len(self.has_failed)
 
 
 @dataclass
@@ -60,13 +66,17 @@ class RunStatus:
     problems: int
     objective: Objective = TIME
     line: str = "starting"
+    #: Time at which the phase of the line began (`time.monotonic`); None during a search.
+    since_s: float | None = None
     _searches: dict[Problem, _SearchProgress] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
         title = f"{self.kernel} {event.problem}"
         if not isinstance(event, SearchStarted | Measured):
             self.line = f"{title}: {PHASES.get(event.name, event.name)}"
+            self.since_s = time.monotonic()
             return
+        self.since_s = None
         search = self._searches.setdefault(event.problem, _SearchProgress())
         if isinstance(event, SearchStarted):
             count = event.budget.evaluations
@@ -92,14 +102,29 @@ class RunStatus:
 
 
 def _count(search: _SearchProgress, event: Measured) -> None:
-    search.tried += 1
-    status = event.measurement.status
+    configuration, status = event.measurement.configuration, event.measurement.status
     # A configuration that exceeds the device's resources is not a failure of the kernel.
-    search.failed += not (status.is_timed or status is Status.PRUNED)
+    is_failure = not (status.is_timed or status in (Status.PRUNED, Status.PENDING))
+    search.failed += is_failure - search.has_failed.get(configuration, False)
+    search.has_failed[configuration] = is_failure
     search.seconds_left = event.seconds_left
-    if status is Status.OK:
-        costs = (search.best_cost, event.measurement.cost)
-        search.best_cost = min((known for known in costs if known is not None), default=None)
+    cost = event.measurement.cost if status in (Status.OK, Status.PENDING) else None
+    before = search.costs.pop(configuration, None)
+    if cost is not None:
+        search.costs[configuration] = cost
+    if before is not None:
+        search.best_cost = min(search.costs.values(), default=None)
+    elif cost is not None and (search.best_cost is None or cost < search.best_cost):
+        search.best_cost = cost
+
+
+class _PhaseTime(ProgressColumn):
+    """The time since the phase of a line began."""
+
+    def render(self, task: Task) -> Text:
+        """Return the time in seconds; nothing during a search."""
+        since_s = task.fields.get("since_s")
+        return Text("" if since_s is None else f"({time.monotonic() - since_s:.0f} s)")
 
 
 class RunsProgress(Progress):
@@ -109,6 +134,7 @@ class RunsProgress(Progress):
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
+            _PhaseTime(),
             console=Console(stderr=True, highlight=False),
             transient=True,
             disable=not sys.stderr.isatty(),
@@ -126,7 +152,8 @@ class RunsProgress(Progress):
                 click.echo(printable(f"{label}{line}"), err=True)
 
         def show(line: str) -> None:
-            self.update(self._task_of[device], description=printable(f"{label}{line}"))
+            description = printable(f"{label}{line}")
+            self.update(self._task_of[device], description=description, since_s=status.since_s)
 
         if self.disable:
             return _every(_LINE_S, status, log, phases=False)

@@ -5,8 +5,9 @@
 `device_limits` the device's recorded limits, and the requests that measure them
 `run`       `execute`: a whole run
 `bench`     the compilers and workers of a run, and the jobs and keys of its problems
-`agreement` the expected outputs of a kernel without a reference
+`agreement` the outputs on which most configurations agree
 `searching` the search of one problem
+`late`      verification of rows that were measured before the reference was evaluated
 `starting`  configurations of records, with which a search starts
 `tuner`     searches and finals on some devices of a run, in this process or a separate one
 `division`  the problems and the time of a run, divided among its tuners

@@ -1,10 +1,13 @@
-"""Expected outputs of a kernel without a reference: the outputs on which most configurations agree."""
+"""The outputs on which most configurations agree.
+
+They are the expected outputs of a kernel without a reference. With one they are expected until it is evaluated.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -14,11 +17,13 @@ import numpy as np
 
 from autotune import cache
 from autotune.data.consensus import keep_expected, with_results
+from autotune.devices.base import Binary
 from autotune.errors import AutotuneError
 from autotune.kernel.space import enumerate_space, is_member
 from autotune.kernel.spec import Kernel
+from autotune.measure.claim import Claim
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import verify_configuration, write_results
+from autotune.measure.tasks import launch, verify_configuration, write_results
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 
@@ -54,32 +59,77 @@ def agreed(
     """
     if "reference" in kernel.hooks or all(dataset.bounds for dataset in job.datasets):
         return job
-    most = ran = 0
     with cache.scratch() as scratch:
-        for claim, statuses in _claims(kernel, job, verify, Path(scratch), submit):
-            votes, ran = statuses.count(Status.OK), len(statuses)
-            if votes > 1 and 2 * votes > ran:
-                return replace(job, datasets=keep_expected(job.datasets, claim.datasets, votes))
-            most = max(most, votes)
+        claimed = partial(_with_results, kernel, job, verify, Path(scratch))
+        vote = _vote(kernel, job, verify, submit, claimed)
+        if vote.job is not None:
+            return replace(job, datasets=keep_expected(job.datasets, vote.job.datasets, vote.most))
     raise AutotuneError(
         f"{kernel.name} ({job.problem}): without a reference most configurations must agree, but only "
-        f"{most} of {ran} that ran do; write @{kernel.name}.reference, or declare a larger "
+        f"{vote.most} of {vote.ran} that ran do; write @{kernel.name}.reference, or declare a larger "
         f"@{kernel.name}.tolerance; exclude unsupported sizes by @{kernel.name}.requires"
     )
+
+
+def claimed(
+    kernel: Kernel,
+    job: Job,
+    verify: Verify,
+    submit: Callable[[Configuration], None],
+    binary: Callable[[Configuration], Binary | None],
+) -> Job | None:
+    """Return a job with the claim that most voters reproduce; None if there is none.
+
+    ``submit`` gives a configuration to the compilers, and ``binary`` returns its binary.
+    """
+
+    def claim(configuration: Configuration) -> Job | None:
+        if verify(job, configuration, launch).status is not Status.OK:
+            return None
+        code = binary(configuration)
+        return None if code is None else replace(job, claim=Claim(configuration, code))
+
+    return _vote(kernel, job, verify, submit, claim).job
+
+
+@dataclass(frozen=True)
+class _Vote:
+    """The outcome of a vote: the job that more than half of the voters agree on, or None."""
+
+    job: Job | None
+    #: Most voters that agree on one job, and the number of voters.
+    most: int
+    ran: int
+
+
+def _vote(
+    kernel: Kernel,
+    job: Job,
+    verify: Verify,
+    submit: Callable[[Configuration], None],
+    claimed: Callable[[Configuration], Job | None],
+) -> _Vote:
+    """Let configurations vote; ``claimed`` returns a job that expects the outputs of a configuration."""
+    most = ran = 0
+    for claim, statuses in _claims(kernel, job, verify, submit, claimed):
+        votes, ran = statuses.count(Status.OK), len(statuses)
+        if votes > 1 and 2 * votes > ran:
+            return _Vote(claim, votes, ran)
+        most = max(most, votes)
+    return _Vote(None, most, ran)
 
 
 def _claims(
     kernel: Kernel,
     job: Job,
     verify: Verify,
-    scratch: Path,
     submit: Callable[[Configuration], None],
+    claimed: Callable[[Configuration], Job | None],
 ) -> Iterator[tuple[Job, list[Status]]]:
     """Yield, for each voter, a job that expects its outputs, with the status of every voter on that job.
 
     The voters are the first configurations that run.
     """
-    claimed = partial(_claimed, kernel, job, verify, scratch)
     untried = _submitted(kernel, job, submit)
     for first in untried:
         if (claim := claimed(first)) is not None:
@@ -95,7 +145,7 @@ def _claims(
             yield claim, [verify(claim, other).status for other in voters]
 
 
-def _claimed(
+def _with_results(
     kernel: Kernel, job: Job, verify: Verify, scratch: Path, configuration: Configuration
 ) -> Job | None:
     """Return a job that expects the outputs of a configuration; None if the configuration does not run."""

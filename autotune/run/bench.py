@@ -9,7 +9,8 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,7 +23,7 @@ from autotune.arrays import in_threads, usable_cores
 from autotune.compiling.binaries import Compiled
 from autotune.compiling.job import CompileJob, compile_job
 from autotune.data.dataset import EXACT, RANDOM, Dataset
-from autotune.data.prepare import prepare_dataset
+from autotune.data.prepare import drawn_dataset, prepare_dataset
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import find_program
@@ -42,16 +43,14 @@ from autotune.measure.compilers import CompilerPool, begin_for
 from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Actor, ChildActor
+from autotune.measure.references import Need, References, make_all, make_datasets
 from autotune.measure.tasks import verify_configuration
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker_state import Job
-from autotune.run.agreement import agreed
+from autotune.run.agreement import agreed, claimed
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Configuration, Problem
-
-#: Number of cores for making a data set: its reference is evaluated several times at once.
-_CORES_OF_DATA = 4
 
 
 class Site:
@@ -106,6 +105,10 @@ class Site:
         """Return the exact or the random data set of a problem."""
         return prepare_dataset(kernel, problem, name, seed)
 
+    def searches_first(self, request: Request) -> bool:
+        """Return whether searches begin before the reference is evaluated; on a CPU it would disturb timing."""
+        return request.device.is_cuda
+
     def place(self, worker: DeviceWorker, job: Job) -> None:
         """Bring the data of a job to a worker; a local worker reads the files."""
 
@@ -149,6 +152,9 @@ class BegunSite(Site):
         """Return the process that was started."""
         return self._actor
 
+    def searches_first(self, request: Request) -> bool:
+        return False
+
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
         """Return the exact or the random data set of a problem."""
         made = super().dataset(kernel, problem, name, seed)
@@ -178,6 +184,8 @@ class Bench:
         cache.limit_bytes(cache.DATA)  # raises at the beginning of a run, not at its end
         self._stack.callback(cache.tidy)
         self._off_budget_s = 0.0
+        #: The process that evaluates references; None if this process does.
+        self.references: References | None = None
         self.compilers = self._stack.enter_context(site.compilers(request))
         #: The worker of each device of the request, in order.
         self.workers = [
@@ -233,10 +241,7 @@ class Bench:
         """
         self.start()
         chosen = self.request.seed if seed is None else seed
-        fingerprint = own_fingerprint(self.kernel)
-        origin = self.site.origin_of(self.kernel, fingerprint)
-        caches, objective = self.request.caches_of(problem), self.request.objective
-        make = partial(self.site.dataset, self.kernel, problem, seed=chosen)
+        make = partial(self._dataset, problem, seed=chosen)
         with self.off_budget():
             if (
                 "reference" in self.kernel.hooks
@@ -244,31 +249,109 @@ class Bench:
                 datasets = tuple(map(make, names))
             else:
                 datasets = tuple(in_threads(make, names, len(names)))
-            _require_equal_shapes(self.kernel, problem, datasets)
-            job = Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
-            job = self._agreed(job)
+            job = self._agreed(self._job_of(problem, datasets))
             self.site.place(self.worker, job)
         return job
 
+    def job_to_search(
+        self, problem: Problem, waiting: Callable[[], object]
+    ) -> tuple[Job, Future[None] | None]:
+        """Return the job of a problem's search, which may begin before its reference is evaluated.
+
+        The job then has a claim, and the future tells when `job` need not wait for the reference. ``waiting``
+        is called if there is no claim to search with, because most configurations differ.
+        """
+        if self.start_references() is None:
+            return self.job(problem), None
+        self.start()
+        names, seed = (EXACT, RANDOM), self.request.seed
+        draw = partial(drawn_dataset, self.kernel, problem, seed=seed)
+        drawn = tuple(in_threads(draw, names, len(names)))
+        made = self._submit(Need.SEARCH, {problem: names}, seed)
+        self._expect(problem)
+        if all(dataset.bounds for dataset in drawn):
+            return self.job(problem), None
+        with self.off_budget():
+            job = claimed(
+                self.kernel,
+                self._job_of(problem, drawn),
+                self.verify,
+                partial(self._submit_compile, problem),
+                lambda configuration: self.compiled(configuration, problem).binary,
+            )
+        if job is not None:
+            return job, made
+        waiting()
+        return self.job(problem), None
+
+    def start_references(self) -> References | None:
+        """Start the process that evaluates references, unless searches wait for the reference; return it.
+
+        A search of one configuration has nothing to do meanwhile. A search for the least energy waits, too.
+        """
+        request, fingerprint = self.request, own_fingerprint(self.kernel)
+        is_search = request.goal.writes_record and not request.objective.needs_energy
+        has_reference = "reference" in self.kernel.hooks
+        if not (is_search and has_reference and self.site.searches_first(request)):
+            return None
+        if self.references is None:
+            references = References(self.site.origin_of(self.kernel, fingerprint), fingerprint)
+            self.references = self._stack.enter_context(closing(references))
+        return self.references
+
+    def _submit(
+        self, need: Need, wanted: Mapping[Problem, Sequence[str]], seed: int
+    ) -> Future[None]:
+        assert self.references is not None
+        return self.references.submit(need, make_datasets, wanted, seed)
+
+    def _expect(self, problem: Problem) -> None:
+        """Let the references that come after a problem's search be evaluated: of its finals, of the next problem."""
+        request = self.request
+        if not self.site.peers:  # other processes search the other problems
+            following = request.problems[request.problems.index(problem) + 1 :][:1]
+            for other in following:
+                self._submit(Need.NEXT, {other: (EXACT, RANDOM)}, request.seed)
+        if not request.has_callers_data:
+            self._submit(Need.FINALS, self._data_of_finals(problem), request.seed + 1)
+
+    def _data_of_finals(self, problem: Problem) -> dict[Problem, Sequence[str]]:
+        """Return the data sets with another seed on which the finals of a problem verify."""
+        edges = self.kernel.edges_like(problem, self.device)
+        return {**dict.fromkeys(edges, (EXACT, RANDOM)), problem: (RANDOM,)}
+
+    def _job_of(self, problem: Problem, datasets: tuple[Dataset, ...]) -> Job:
+        _require_equal_shapes(self.kernel, problem, datasets)
+        fingerprint = own_fingerprint(self.kernel)
+        origin = self.site.origin_of(self.kernel, fingerprint)
+        caches, objective = self.request.caches_of(problem), self.request.objective
+        return Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
+
+    def _dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
+        """Return a data set; let the process of references make it if there is one."""
+        if self.references is not None:
+            drawn = drawn_dataset(self.kernel, problem, name, seed)
+            if not drawn.bounds:
+                self._submit(Need.NOW, {problem: (name,)}, seed).result()
+        return self.site.dataset(self.kernel, problem, name, seed)
+
     def make_data(self, wanted: Mapping[Problem, Sequence[str]], seed: int | None = None) -> None:
         """Make the data sets of several problems at once; later `job` uses them."""
-
         chosen = self.request.seed if seed is None else seed
-
-        def make(problem: Problem) -> None:
-            for name in wanted[problem]:
-                self.site.dataset(self.kernel, problem, name, chosen)
-
         with self.off_budget():
-            in_threads(make, wanted, usable_cores() // _CORES_OF_DATA)
+            if self.references is not None:
+                self._submit(Need.NOW, wanted, chosen).result()
+            else:
+                make_all(partial(self.site.dataset, self.kernel), wanted, chosen)
 
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also for a kernel without a reference."""
 
-        def submit(configuration: Configuration) -> None:
-            self.compilers.submit(self.compile_job(configuration, job.problem))
-
+        submit = partial(self._submit_compile, job.problem)
         return agreed(self.kernel, job, self.verify, submit)
+
+    def _submit_compile(self, problem: Problem, configuration: Configuration) -> None:
+        self.compilers.submit(self.compile_job(configuration, problem))
 
     def compile_job(self, configuration: Configuration, problem: Problem) -> CompileJob:
         """Return the compiler's job for a configuration on a problem."""
@@ -302,12 +385,12 @@ class Bench:
         """
         if self.request.has_callers_data:
             return [job]
+        other, wanted = self.request.seed + 1, self._data_of_finals(job.problem)
+        self.make_data(wanted, other)
         edges = self.kernel.edges_like(job.problem, self.device)
-        other = self.request.seed + 1
-        self.make_data({**dict.fromkeys(edges, (EXACT, RANDOM)), job.problem: (RANDOM,)}, other)
         jobs = [self.job(problem, other) for problem in edges]
         with self.off_budget():
-            drawn = self.site.dataset(self.kernel, job.problem, RANDOM, other)
+            drawn = self._dataset(job.problem, RANDOM, other)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,12 +20,13 @@ import msgspec
 from autotune import __version__
 from autotune.answers.table import Portfolio
 from autotune.arrays import usable_cores
-from autotune.data.sight import unseen_inputs
+from autotune.data.sight import Unseen, unseen_inputs
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
 from autotune.kernel.sizes import ranges_of
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import require
+from autotune.measure.references import Need, find_unseen
 from autotune.measure.roofline import Limits
 from autotune.run import verdict
 from autotune.run.answering import AnswerTimer, stored_sizes
@@ -109,10 +110,7 @@ class Run(Bench):
                     definition=self.definition,
                     limits=limits or {},
                 )
-            # In a thread, so that compilers need not wait for the reference.
-            unseen = self._stack.enter_context(ThreadPoolExecutor(1)).submit(self._unseen)
-            if not self.device.is_cuda:
-                unseen.result()  # wait: the thread would disturb timing
+            unseen = self._unseen()
             processes = self.processes(run_id)
             own = ProblemTuner(self, self.store, run_id, self.listener, self._sanitizer)
             division = self.division(processes or [own])
@@ -123,7 +121,7 @@ class Run(Bench):
                     decided.sort(key=lambda found: self.request.problems.index(found.problem))
             decided = without_wrong(decided, self.request)
             portfolio, sizes = self._portfolio(decided, division, run_id)
-            made = partial(made, unseen=unseen.result(), portfolio=portfolio, sizes=sizes)
+            made = partial(made, unseen=self._named(unseen), portfolio=portfolio, sizes=sizes)
             made = partial(made, differs=self._differing(decided))
             result = made(tuple(decided), space=self.space, toolchain=self.toolchain)
             state: RunState = "budget" if result.spent_budget else "done"
@@ -139,7 +137,7 @@ class Run(Bench):
             if solved and isinstance(stop, AutotuneError):
                 stop.__cause__ = error if is_ctrl_c else error.__cause__
                 if unseen.done() and not unseen.exception():
-                    made = partial(made, unseen=unseen.result())
+                    made = partial(made, unseen=self._named(unseen))
                 result = made(solved, space=self.space, toolchain=self.toolchain, ended=stop)
                 return self._recorded(result)
             if is_ctrl_c:
@@ -149,13 +147,24 @@ class Run(Bench):
             raise NothingValidError(_why_nothing(self.kernel, decided))
         return self._recorded(result)
 
-    def _unseen(self) -> tuple[str, ...]:
-        """Return the inputs whose missing elements verification would not notice; warn of each."""
+    def _unseen(self) -> Future[tuple[Unseen, ...]]:
+        """Look for inputs whose missing elements verification would not notice."""
         problems = (*self.kernel.edge_problems, *self.request.problems)
-        missed = unseen_inputs(self.kernel, problems, self.request.seed)
-        for unseen in missed:
-            warnings.warn(f"{self.kernel.name}: {unseen}", stacklevel=1)  # the caller is a thread
-        return tuple(unseen.argument for unseen in missed)
+        references = self.start_references()
+        if references is not None:
+            return references.submit(Need.SIGHT, find_unseen, problems, self.request.seed)
+        # In a thread, so that compilers need not wait for the reference.
+        pool = self._stack.enter_context(ThreadPoolExecutor(1))
+        unseen = pool.submit(unseen_inputs, self.kernel, problems, self.request.seed)
+        if not self.device.is_cuda:
+            unseen.result()  # wait: the thread would disturb timing
+        return unseen
+
+    def _named(self, unseen: Future[tuple[Unseen, ...]]) -> tuple[str, ...]:
+        """Return the names of inputs that were found; warn of each."""
+        for missed in unseen.result():
+            warnings.warn(f"{self.kernel.name}: {missed}", stacklevel=2)
+        return tuple(missed.argument for missed in unseen.result())
 
     def _differing(self, results: Sequence[ProblemResult]) -> dict[Configuration, tuple[str, ...]]:
         """Return the winners that differ on values that the data never hold; warn of each difference once."""

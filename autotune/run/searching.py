@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autotune.answers.table import distance, place_of
 from autotune.devices.device import Device
@@ -18,6 +19,7 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.worker_state import Job
 from autotune.run import verdict
 from autotune.run.bench import Bench, stopping_rule
+from autotune.run.late import LateVerifier
 from autotune.run.request import VerifyOne
 from autotune.run.starting import of_records
 from autotune.search.base import MIN_RESULTS, Outlook, RelatedProblem, is_measured_whole
@@ -99,19 +101,25 @@ class ProblemSearch:
         bench.start()
         if bench.device.is_cuda:  # compilers work while inputs are made and uploaded
             self._suggest(problem, space, budget, first)
-        job = bench.job(problem)
+        waiting = partial(self.listener, Phase(problem, "reference"))
+        job, made = bench.job_to_search(problem, waiting)
         bench.worker.prepare(job)
         spent_s = bench.clock_s() - begun_s
         with self._evaluator(job) as evaluator:
-            session = self._session(problem, space, evaluator, _less(budget, spent_s), before)
+            verifier = LateVerifier(bench, evaluator, made)
+            session = self._session(
+                problem, space, evaluator, verifier, _less(budget, spent_s), before
+            )
             for measurement in session.measurements.values():
                 evaluator.recall(measurement)
             seed = bench.request.seed + len(session.measurements) + _SEED_STEP * self.number
             search(session, self._strategy(budget), seed, first)
+            while session.finish(bench.request.effort.finalists):
+                search(session, self._strategy(budget), seed)
         bench.compilers.drop()
         return SearchedProblem(
             problem,
-            job,
+            evaluator.job,
             session.measurements,
             tuple(session.known()),
             time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
@@ -167,6 +175,7 @@ class ProblemSearch:
         problem: Problem,
         space: Space,
         evaluator: DeviceEvaluator,
+        verifier: LateVerifier,
         budget: Budget,
         before: Sequence[SearchedProblem],
     ) -> SearchSession:
@@ -176,6 +185,7 @@ class ProblemSearch:
         return SearchSession(
             space=space,
             evaluator=evaluator,
+            verifier=verifier,
             store=self.store,
             run_id=self.run_id,
             scope=bench.scope(problem),

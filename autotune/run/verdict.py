@@ -59,7 +59,11 @@ def candidates(
     stopped them. If fewer than `_MIN_DETERMINISTIC` of the best are deterministic, other deterministic
     configurations take the last places.
     """
-    timed = [row for row in measured if row.samples_ms and row.cost is not None]
+    timed = [
+        row
+        for row in measured
+        if row.samples_ms and row.cost is not None and row.status is not Status.PENDING
+    ]
     ranked = sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))
     least = max(0, min(_MIN_DETERMINISTIC, count - 1))
     deterministic = (i for i, row in enumerate(ranked) if is_deterministic(row.configuration))

@@ -32,6 +32,7 @@ from autotune.search.base import (
     Tell,
     fastest,
 )
+from autotune.search.pending import PendingRows, Verifier
 from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
@@ -39,6 +40,8 @@ from autotune.values import Configuration, Problem
 _READ_ROWS = 512
 #: Maximum number of a device's remembered configurations among which finals choose.
 _MAX_FINALISTS = 1000
+#: Maximum number of configurations, pending since an ended run, that a search measures first.
+_MAX_PENDING = 16
 #: Units of a budget's time.
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 #: A configuration counts as crashed if this many runs ended during its attempt.
@@ -140,6 +143,8 @@ class SearchSession:
     outlook: Outlook | None = None
     #: Measurements of this search, new or remembered, by number, in order.
     measurements: dict[int, Measurement] = field(default_factory=dict)
+    #: The verifier of pending rows; None if the evaluator has no pending rows.
+    verifier: Verifier | None = None
     #: Numbers of configurations that the evaluator measures now.
     awaited: dict[Configuration, int] = field(default_factory=dict)
     _spent: int = 0
@@ -147,6 +152,10 @@ class SearchSession:
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
+        self._pending = PendingRows(self, self.verifier)
+        #: Numbers of configurations to measure again, in order.
+        self._again: dict[int, None] = {}
+        self._tell: Tell = lambda *_: None
         #: Remembered rows of each device; the first device's rows take precedence.
         self._memories: list[_Memory] = []
         self._interrupted: dict[Configuration, int] = {}
@@ -255,6 +264,8 @@ class SearchSession:
         ahead: int | None = None,
         at_hand: AtHand = nothing,
     ) -> None:
+        self._tell = tell
+
         def compiled() -> Configuration | None:
             numbers = iter(at_hand, None)
             return next(self._proposed(numbers, tell), None)
@@ -266,13 +277,15 @@ class SearchSession:
             index = self.awaited.pop(measurement.configuration)
             self._note(index, measurement, is_remembered=False)
             tell(index, self.measurements[index])
+            self._pending.glance(index)
             self._check_time()
 
     def _proposed(self, proposals: Iterable[int], tell: Tell) -> Iterator[Configuration]:
         """Yield the proposals that must be measured, while the budget allows."""
-        for index in proposals:
+        for index in self._and_again(proposals):
             self._check_time()
-            if index not in self.measurements:
+            if index not in self.measurements or index in self._again:
+                self._again.pop(index, None)
                 left = self.evaluations_left
                 if left is not None and left <= len(self.awaited):
                     return
@@ -285,6 +298,13 @@ class SearchSession:
                 self.evaluator.recall(known)
                 self._note(index, known, is_remembered=True)
             tell(index, self.measurements[index])
+
+    def _and_again(self, proposals: Iterable[int]) -> Iterator[int]:
+        """Yield proposals, and before each the numbers of configurations to measure again."""
+        for index in proposals:
+            yield from list(self._again)
+            yield index
+        yield from list(self._again)
 
     def _read_in_blocks(self, numbers: Iterator[int], taken: list[int]) -> Iterator[int]:
         """Yield numbers and add them to ``taken``; read remembered rows in blocks."""
@@ -333,8 +353,11 @@ class SearchSession:
         if self.store is None:
             yield
             return
-        with Appender(self.store, self.run_id, self.scope) as self._appender:
-            yield
+        try:
+            with Appender(self.store, self.run_id, self.scope) as self._appender:
+                yield
+        finally:
+            self._appender = None
 
     def _keep(self, measurement: Measurement) -> None:
         if self._appender is not None:
@@ -344,9 +367,46 @@ class SearchSession:
 
     def _note(self, index: int, measurement: Measurement, is_remembered: bool) -> None:
         measurement = self.objective.scored(measurement)
+        self._spent += index not in self.measurements
         self.measurements[index] = measurement
-        self._spent += 1
         self.listener(Measured(self.scope.problem, measurement, is_remembered, self.seconds_left))
+
+    # ------------------------------------------------------------------ pending rows
+
+    def left_pending(self) -> list[Configuration]:
+        """Return the best configurations that ended runs left pending."""
+        return [found for memory in self._memories for found in memory.pending(_MAX_PENDING)]
+
+    def revise(self, index: int, measurement: Measurement) -> None:
+        """Replace the row of a configuration, which was pending, and tell the strategy."""
+        self._keep(measurement)
+        self._note(index, measurement, is_remembered=False)
+        self._tell(index, self.measurements[index])
+
+    def measure_again(self, indices: Iterable[int]) -> None:
+        """Measure configurations again before the next proposals."""
+        self._again.update(dict.fromkeys(indices))
+
+    def measure_rest(self) -> bool:
+        """Measure what is left to measure again while the budget allows; return whether there was any."""
+        some = bool(self._again)
+        with self.appending(), suppress(BudgetSpent):
+            self._measure_each((), self._tell)
+        return some
+
+    def begin_again(self) -> None:
+        """Give the whole budget again, since no result counts."""
+        self._start, self._spent = time.monotonic(), 0
+
+    def finish(self, count: int) -> bool:
+        """Verify pending rows until ``count`` rows are `OK`; wait for the reference if it is not there.
+
+        Return whether the search must go on; see `PendingRows.finish`.
+        """
+        self._tell = lambda *_: None
+        return self._pending.finish(
+            count, lambda: self.listener(Phase(self.scope.problem, "reference"))
+        )
 
 
 @dataclass
@@ -370,6 +430,8 @@ class _Memory:
     def answer(self, configuration: Configuration) -> Measurement | None:
         """Return the row of a configuration if it is still valid."""
         row = self.rows.get(configuration)
+        if row is not None and row.status is Status.PENDING:
+            return None
         stopped_early = row is not None and row.status is Status.STOPPED_EARLY
         if row is not None and self.objective.needs_energy:
             row = self.objective.scored(row)
@@ -384,6 +446,16 @@ class _Memory:
         self.rows.read(chosen)
         answers = [self.answer(configuration) for configuration in chosen]
         return [answer for answer in answers if answer is not None]
+
+    def pending(self, count: int) -> list[Configuration]:
+        """Return the fastest configurations that a run left pending because it was ended."""
+        chosen = [found for found in self.rows.pending() if found in self.space]
+        self.rows.read(chosen)
+        costs = {configuration: self.rows[configuration].cost for configuration in chosen}
+        timed = [(cost, configuration) for configuration, cost in costs.items() if cost is not None]
+        return [
+            configuration for _, configuration in sorted(timed, key=lambda pair: pair[0])[:count]
+        ]
 
     def all(self) -> list[Measurement]:
         """Return all valid rows."""
@@ -401,10 +473,12 @@ def search(
 ) -> dict[int, Measurement]:
     """Run a strategy until it ends or the budget is spent; the same seed gives the same path.
 
-    The configurations ``first`` are measured before the strategy starts, if they are valid in this space. Values of
-    parameters that do not apply are ignored. Return measurements by number, in order.
+    The configurations ``first`` are measured before the strategy starts, if they are valid in this space, then the
+    best that an ended run left pending. Values of parameters that do not apply are ignored. Return measurements by
+    number, in order.
     """
-    numbers = [number_in(session.space, configuration) for configuration in first]
+    tried = [*first, *session.left_pending()]
+    numbers = [number_in(session.space, configuration) for configuration in tried]
     with session.appending(), suppress(BudgetSpent):
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))

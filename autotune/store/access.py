@@ -338,6 +338,14 @@ class Remembered(Mapping[Configuration, Measurement]):
             for number, text, measurement in found:
                 self._read[unread[text]] = self._store.decoded(number, measurement, Measurement)
 
+    def pending(self) -> list[Configuration]:
+        """Return the configurations whose newest row is pending."""
+        query = sa.select(_table.configuration).where(
+            _table.scope_id == self._scope_id, _table.status == Status.PENDING, _is_newest()
+        )
+        with self._store.reading() as connection:
+            return [decode(text, Configuration) for text in connection.execute(query).scalars()]
+
     def by_time(self, status: Status) -> Iterator[Configuration]:
         """Yield the configurations whose newest row has this status and a median, fastest first."""
         query = (
