@@ -154,7 +154,7 @@ def test_the_first_usable_device_is_chosen_among_the_kernels_backends(opencl_dev
     [
         ("cdua:0", ("cuda", "opencl"), "unknown device 'cdua:0'; did you mean 'cuda:0'"),
         ("", ("cuda", "opencl"), "unknown device ''"),
-        ("opencl:cpu", ("cuda",), "this kernel runs on cuda only"),
+        ("opencl:cpu", ("cuda",), "this kernel runs on cuda only; .*with dialect.h"),
         ("opencl:99", ("opencl",), "unknown device 'opencl:99'.*known: .*opencl:0"),
         ("opencl:fpga", ("opencl",), "unknown device 'opencl:fpga'"),
     ],
@@ -184,6 +184,7 @@ def test_without_a_usable_device_the_reason_of_each_backend_is_given():
     assert none.startswith("no usable device. cuda: ")
     assert "run: " in asked
     assert "run: " in none
+    assert "autotune check" in none
 
 
 @pytest.mark.parametrize("error", [ImportError("cuda.bindings"), RuntimeError("cuInit failed")])

@@ -83,6 +83,26 @@ def test_a_signature_becomes_parameters_problem_launch_and_arguments(tmp_path, c
     assert {file.name for file in (tmp_path / "spaces").iterdir()} == {"heat.py", "scale.py"}
 
 
+@pytest.mark.parametrize(
+    ("head", "index", "block", "grid"),
+    [
+        ("", "blockIdx.{a} * B{A} + threadIdx.{a}", (16, 4), (64, 256)),
+        ("", "B{A} / 2 + blockIdx.{a} * (B{A} * N) + threadIdx.{a}", (16, 4), (64, 256)),
+        ("", "blockIdx.{a} * blockDim.{a} + threadIdx.{a}", (16, 4), (64, 256)),
+        ("template <int B, int C> ", "blockIdx.{a} * {t} + threadIdx.{a}", (8, 8), (128, 128)),
+    ],
+)
+def test_the_indices_of_a_source_tell_its_block_and_grid(tmp_path, head, index, block, grid):
+    x = index.format(a="x", A="X", t="B")
+    y = index.format(a="y", A="Y", t="C")
+    macros = "#ifndef BX\n#define BX 32\n#define BY 8\n#define N 1\n#endif\n"
+    text = f"{head}__global__ void f(float* out, int w, int h) {{ int x = {x}, y = {y}; }}"
+    assert new(tmp_path, written(tmp_path, "f.cu", ("" if head else macros) + text)) == 0
+    kernel = loaded(tmp_path, "f")
+    launch = kernel.hooks["launch"](kernel.default(), kernel.problems["cuda"][0])
+    assert (launch.block, launch.grid) == (block, grid)
+
+
 def completed(space: Path, reference: str) -> None:
     text = space.read_text()
     begin = text.index("    raise NotImplementedError")

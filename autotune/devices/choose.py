@@ -35,10 +35,7 @@ def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) ->
     if name not in BACKENDS:
         raise UsageError(unknown("device", selector, [*(f"{b}:0" for b in BACKENDS), "opencl:cpu"]))
     if name not in backends:
-        raise UsageError(
-            f"device {selector}: this kernel runs on {' and '.join(backends)} only; autotune check "
-            "compiles it and runs its reference without a device"
-        )
+        raise UsageError(f"device {selector}: {_runs_on(backends)}")
     devices = backend(name).devices()
     if not devices:
         raise DeviceError(f"device {selector}: {backend(name).why_unavailable()}")
@@ -84,4 +81,15 @@ def _first_usable(backends: tuple[str, ...]) -> Device:
         if devices:
             return devices[0]
         reasons.append(f"{name}: {backend(name).why_unavailable()}")
+    if backends == ("cuda",):
+        reasons.append(_runs_on(backends))
     raise DeviceError("no usable device. " + ". ".join(reasons))
+
+
+def _runs_on(backends: tuple[str, ...]) -> str:
+    """Return where a kernel runs, and what works without such a device."""
+    remedy = (
+        "; autotune check and autotune show --device sm_90 compile it without a GPU; a source written "
+        "with dialect.h (docs/spaces.md), and no backends=, runs on CPUs too"
+    )
+    return f"this kernel runs on {' and '.join(backends)} only" + remedy * (backends == ("cuda",))

@@ -31,6 +31,8 @@ _TYPES = {
 }
 #: Values of a parameter that is a number of threads, and of any other template or constexpr parameter.
 _THREADS, _COUNTS = (64, 128, 256, 512), (1, 2, 4)
+#: Values of a template parameter that is the number of threads along one of several axes.
+_SIDES = (8, 16, 32)
 #: Size of the only problem field, and of each of several.
 _ONE_SIZE, _SIZE = 1 << 20, 1024
 #: Arguments of `triton.jit` functions that Triton sets from a configuration.
@@ -199,12 +201,20 @@ def _cuda_fields(text: str, function: _Function) -> dict[str, Any]:
     axes = [_over(factor, words) for factor in function.bounds.split("*")]
     if not all(axes) or len(axes) > 3:
         axes = [_over(function.bounds, words)]
+    tiles = axes
     if not axes[0]:
-        named = [name for name in parameters if re.search("BLOCK|THREADS", name, re.IGNORECASE)]
-        name = [*named, "BLOCK_THREADS"][0]
-        parameters.setdefault(name, _THREADS)
-        axes = [f"c.{name}"]
-        todos.append(f"block: {axes[0]} threads is a guess; no __launch_bounds__ says how many")
+        indexed = _indexed(text, words)
+        if not indexed:
+            named = [name for name in parameters if re.search("BLOCK|THREADS", name, re.IGNORECASE)]
+            name = [*named, "BLOCK_THREADS"][0]
+            parameters.setdefault(name, _THREADS)
+            indexed = [(f"c.{name}", f"c.{name}")]
+        axes, tiles = [threads for threads, _ in indexed], [tile for _, tile in indexed]
+        threads = " x ".join(axes)
+        todos.append(f"block: {threads} threads is a guess; no __launch_bounds__ says how many")
+    for name in (axis.removeprefix("c.") for axis in axes):
+        if parameters.get(name) == _COUNTS:
+            parameters[name] = _THREADS if len(axes) == 1 else _SIDES
     for name in dict.fromkeys(re.findall(r"#\s*define\s+(\w+)\s+\d+\s*$", text, re.MULTILINE)):
         if name not in parameters and name.isupper():
             todos.append(f"#define {name} of the source is fixed: put it in #ifndef to tune it")
@@ -216,7 +226,7 @@ def _cuda_fields(text: str, function: _Function) -> dict[str, Any]:
     quoted = f"f{entry!r}" if "{" in entry else repr(entry)
     fields = _common(arguments, parameters, todos)
     sizes = [*(f"p.{name}" for name in fields["problem"]), "1", "1"]
-    grid = [f"ceil_div({size}, {axis})" for size, axis in zip(sizes, axes, strict=False)]
+    grid = [f"ceil_div({size}, {tile})" for size, tile in zip(sizes, tiles, strict=False)]
     return fields | {
         "function": function.name.rpartition("::")[2],
         "backends": ["cuda"],
@@ -236,6 +246,27 @@ def _macros(text: str) -> dict[str, tuple[int, ...]]:
             if not fault("parameter", name):
                 found[name] = (value // 2, value, 2 * value) if is_power else (value,)
                 found[name] = (0, 1) if value == 0 else found[name]
+    return found
+
+
+def _indexed(text: str, words: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the threads and the elements of a block along each axis, by the indices of a source.
+
+    ``blockIdx.x * BX * ITEMS + threadIdx.x`` has BX threads for BX * ITEMS elements. With ``blockDim.x`` a name such
+    as BX or BLOCK_SIZE_X counts.
+    """
+    found: list[tuple[str, str]] = []
+    for axis in "xyz":
+        index = re.search(
+            rf"\bblockIdx\.{axis}\s*\*\s*\(?([\w\s*.]+?)\)?\s*\+\s*threadIdx\.{axis}\b", text
+        )
+        tile = _over(index[1], words) if index else ""
+        side = re.compile(rf"B(LOCK|DIM)?_?(SIZE|DIM)?_?{axis}", re.IGNORECASE)
+        named = [words[name] for name in words if side.fullmatch(name)] if index else []
+        if not tile and not named:
+            break
+        tile = tile or named[0]
+        found.append((tile.partition("*")[0].strip(), tile))
     return found
 
 
