@@ -330,6 +330,17 @@ def test_a_kernel_that_changed_is_tuned_first(
     assert run(["sizes", "saxpy", *ON_CPU]) == 2
     assert "the kernel changed after it was tuned" in capsys.readouterr().err
 
+    assert run(["run", "saxpy", "--problem", "n=400", *LONGER]) == 0
+    before = saxpy()["problems"]
+    assert len({entry["origin"]["source"] for entry in before}) == 2
+    capsys.readouterr()
+    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s"]) == 0
+    said = capsys.readouterr().err
+    assert "of 2 tuned problems take no part" in said and "retune saxpy --stale" in said
+    after = saxpy()
+    assert after["problems"] == before
+    assert after["portfolio"]["problems"] == [{"n": 400}]
+
 
 @pytest.mark.parametrize(
     ("taken_ms", "counted_ms"), [((0.1,), 0.1), ((0.4, 0.1), 0.1), ((0.4, 0.5), 0.4)]

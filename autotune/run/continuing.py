@@ -25,7 +25,7 @@ from autotune.run.answering import AnswerTimer, stored_sizes
 from autotune.run.bench import Bench
 from autotune.run.drawing import can_draw
 from autotune.run.other_sizes import OtherSizes, verified_on
-from autotune.run.recording import fitted_with, is_current, request_for, require_current
+from autotune.run.recording import current_part, fitted_with, is_current, request_for
 from autotune.run.result import RunResult
 from autotune.run.size_times import TimeMatrix
 from autotune.search.session import Listener, Phase, ignore
@@ -78,12 +78,13 @@ def continued(
 ) -> ContinuedRun:
     """Time the configurations of a record on its problems and on random sizes, and fit its answers.
 
-    Problems that are timed already are not timed again, unless the request says so.
+    Problems that are timed already are not timed again, unless the request says so. Entries that were tuned
+    before the kernel changed take no part and stay in the record.
 
     Raises
     ------
     UsageError
-        If the record is not tuned for time, or was tuned before the kernel changed.
+        If the record is not tuned for time, or the kernel changed since its newest run.
     """
     kernel, device, record = continuation.kernel, continuation.device, continuation.record
     if record.objective != TIME:
@@ -91,7 +92,14 @@ def continued(
             f"{record.kernel} on {record.device.name} is tuned for {record.objective}, but answers for other "
             "sizes are chosen by time; tune it for time"
         )
-    require_current(record, kernel)
+    current = current_part(record, kernel)
+    if count := len(record.problems) - len(current.problems):
+        warnings.warn(
+            f"{kernel.name}: {count} of {len(record.problems)} tuned problems take no part, because they were "
+            f"tuned before the kernel changed; run: autotune retune {kernel.name} --stale",
+            stacklevel=2,
+        )
+    continuation, record = replace(continuation, record=current), current
     request = replace(request_for(record, kernel, device), command=continuation.command)
     info = RunInfo(
         kernel=kernel.name,

@@ -18,7 +18,12 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.definition import Definition
 from autotune.kernel.sizes import ranges_of
-from autotune.kernel.source import arguments_fingerprint, definition_of, source_fingerprint
+from autotune.kernel.source import (
+    arguments_fingerprint,
+    changed_since,
+    definition_of,
+    source_fingerprint,
+)
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import (
     Energy,
@@ -235,12 +240,29 @@ def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
 
 def is_current(record: TunedRecord, kernel: Kernel) -> bool:
     """Return whether a kernel is unchanged since the entries of a record were tuned."""
+    return len(_current_entries(record, kernel)) == len(record.problems)
+
+
+def _current_entries(record: TunedRecord, kernel: Kernel) -> tuple[TunedProblem, ...]:
     source = source_fingerprint(kernel)
-    return all(
-        (entry.origin.source, entry.origin.arguments)
-        == (source, arguments_fingerprint(kernel, Problem(dict(entry.problem))))
+    return tuple(
+        entry
         for entry in record.problems
+        if (entry.origin.source, entry.origin.arguments)
+        == (source, arguments_fingerprint(kernel, Problem(dict(entry.problem))))
     )
+
+
+def current_part(record: TunedRecord, kernel: Kernel) -> TunedRecord:
+    """Return a record without the entries that were tuned before the kernel changed.
+
+    Raise `UsageError` if no entry is left, or if the kernel changed since the newest run, which timed the
+    portfolio.
+    """
+    entries, made = _current_entries(record, kernel), record.provenance
+    if not entries or changed_since(kernel, made.source, made.arguments):
+        require_current(record, kernel)
+    return msgspec.structs.replace(record, problems=entries)
 
 
 def require_current(record: TunedRecord, kernel: Kernel) -> None:
