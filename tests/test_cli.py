@@ -454,6 +454,9 @@ NOT_RUN = {
         "compiles for half a minute; tests/test_explain.py explains every kernel"
     ),
     "autotune explain transpose --variants best --ablate VEC": "the same",
+    "autotune report sgemm transpose --device sm_90": (
+        "writes pages for half a minute; tests/test_report.py reports two small kernels"
+    ),
     "autotune check sgemm": "takes a minute; the example with --samples 2 runs",
     "autotune doctor cache --clear": "would clear what the tests share; tests/test_cli.py has a cache of its own",
     "autotune doctor --limits": "takes a minute; tests/test_limits.py runs it",

@@ -36,7 +36,7 @@ from autotune.measure.counters import FIGURES, METRICS
 from autotune.measure.sanitize import Trial
 from autotune.measure.worker_state import Job
 from autotune.tuned.counted import CountedVariant, add_counts, file_of, read_counted
-from autotune.tuned.reading import read_all
+from autotune.tuned.reading import read_all, read_layers
 from autotune.tuned.record import RecordedDevice
 from autotune.values import Configuration, Problem
 
@@ -496,3 +496,41 @@ def test_ablation_times_the_other_values_on_a_device(
     assert len(values) == 3 and all(each["time_ms"] > 0 for each in [*told["variants"], *values])
     assert not any(each["is_recorded"] or each["registers"] for each in values)
     assert any("--arch sm_90" in note for note in told["notes"])
+
+
+# ---------------------------------------------------------------------- the device
+
+
+@pytest.fixture
+def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("autotune.devices.cuda_backend.CudaBackend.devices", lambda self: [])
+
+
+@pytest.mark.usefixtures("_no_gpu")
+def test_without_a_gpu_the_device_is_that_of_the_newest_record() -> None:
+    kernel = find_kernel("transpose")
+    setting = setting_of(kernel, None, None)
+    files = [file for file in read_layers("transpose", kernel.project) if file.record.is_tuned]
+    newest = max(files, key=lambda file: file.record.provenance.created).record.device
+    assert (setting.device.name, setting.is_here) == (newest.name, False)
+    assert setting.choice == (
+        f"for {newest.name}, the device of the newest record; this machine has no GPU"
+    )
+    assert setting_of(kernel, newest.arch, None).choice == ""
+
+
+def test_a_recorded_device_is_named() -> None:
+    setting = setting_of(find_kernel("transpose"), None, "NVIDIA H200")
+    assert (setting.device.name, setting.is_here) == ("NVIDIA H200", False)
+    assert setting.own_records and not setting.choice
+
+
+def test_a_gpu_without_a_record_is_named_with_those_of_the_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = replace(for_arch("sm_80"), name="Other GPU", backend="cuda")
+    monkeypatch.setattr("autotune.devices.cuda_backend.CudaBackend.devices", lambda self: [other])
+    setting = setting_of(find_kernel("transpose"), None, None)
+    assert setting.device is other and setting.is_here
+    assert setting.choice.startswith("measured on Other GPU, the GPU of this machine; ")
+    assert "NVIDIA H200" in setting.choice and setting.choice.endswith("with --device")

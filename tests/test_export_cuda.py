@@ -478,3 +478,27 @@ def test_what_cannot_be_exported_is_refused_with_what_to_do(
     with pytest.raises(AutotuneError, match=message) as caught:
         export_records("cuda", [scale_record()])
     assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------- what it is made of
+
+
+def test_both_headers_name_what_they_are_made_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["export", "ffma", "cuda", "--from", str(ROOT / "reports"), "--out", str(tmp_path)]
+    assert run(asked) == 0
+    assert run([*asked, "--check"]) == 0
+    for name in ("ffma.hpp", "ffma_launch.hpp"):
+        file = tmp_path / name
+        text = file.read_text()
+        file.write_text(text.replace("Made of kernel ", "Made of kernel 0"))
+        assert run([*asked, "--check"]) == 5
+        assert f"{name}: not the header of the current kernel" in capsys.readouterr().err
+        file.write_text(text)
+
+
+def test_both_headers_name_the_changes_of_a_stale_kernel() -> None:
+    found = export_records("cuda", [read(next(ROOT.glob("reports/*/ffma.json")))], ("source",))
+    for name in ("ffma.hpp", "ffma_launch.hpp"):
+        assert "// Stale: source. Tune again: autotune run ffma\n" in str(found[name])

@@ -1039,3 +1039,19 @@ def test_odd_pages_complain_of_nothing(
     page.open(file)
     page.wait_for(DRAWN)
     check_quiet(page, file)
+
+
+def test_kernels_without_own_records_have_pages_of_those_that_ship(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["report", "copy", "ffma", "--device", "NVIDIA_H200", "--out", str(tmp_path)]
+    assert command(asked) == 0
+    captured = capsys.readouterr()
+    assert {Path(line).name for line in captured.out.splitlines()} == {
+        f"{kernel}.{kind}" for kernel in ("copy", "ffma") for kind in ("md", "html")
+    }
+    for kernel in ("copy", "ffma"):
+        text = f"{kernel} is not tuned here; the report is of the records that ship with autotune"
+        assert text in captured.err
+    assert command(["report", "copy", "unheard_of", "--out", str(tmp_path)]) == 2
+    assert "unheard_of is not tuned yet" in capsys.readouterr().err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.retune.schedule import KINDS, PERIODS, Schedule
 
-#: What shells and cron each treat in their own way.
+#: What shells, cron and systemd each treat in their own way.
 AWKWARD = 'it\'s 50% of $HOME "quoted" dir'
 ROOT = Path(__file__).parents[1]
 ARCHS = ("sm_80", "sm_90")
@@ -142,10 +144,83 @@ def test_every_crontab_line_runs_one_architecture(schedule: Schedule) -> None:
 def test_every_period_is_one_that_cron_knows(every: str) -> None:
     """Each field is a star, a step or a list within its range."""
     ranges = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
-    for field, (low, high) in zip(PERIODS[every].split(), ranges, strict=True):
+    for field, (low, high) in zip(PERIODS[every].cron.split(), ranges, strict=True):
         base, _, step = field.partition("/")
         assert base == "*" or all(low <= int(number) <= high for number in base.split(","))
         assert not step or (base, (high - low + 1) % int(step)) == ("*", 0)
+
+
+# ---------------------------------------------------------------------- systemd
+
+
+@pytest.fixture
+def units(schedule: Schedule, tmp_path: Path) -> Path:
+    """The folder of the units that the script installs, with a systemctl that notes its arguments."""
+    (tmp_path / "tools").mkdir()
+    for name in ("systemctl", "loginctl"):
+        tool = tmp_path / "tools" / name
+        tool.write_text(f'#!/bin/sh\necho {name} "$@" >> "$HOME/asked"\n')
+        tool.chmod(0o755)
+    path = f"{tmp_path / 'tools'}:{os.environ['PATH']}"
+    shell(schedule.text("systemd"), PATH=path, HOME=str(tmp_path))
+    return tmp_path / ".config" / "systemd" / "user"
+
+
+def test_the_script_installs_a_timer_per_architecture(units: Path, tmp_path: Path) -> None:
+    names = {f"autotune-retune-{arch}.{kind}" for arch in ARCHS for kind in ("service", "timer")}
+    assert {file.name for file in units.iterdir()} == names
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[0] == "systemctl --user daemon-reload"
+    timers = [f"systemctl --user enable --now autotune-retune-{arch}.timer" for arch in ARCHS]
+    assert asked[1:-1] == timers
+    assert asked[-1] == "loginctl enable-linger"
+
+
+def test_systemd_accepts_the_units(units: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("no systemd-analyze; apt-get install systemd")
+    files = sorted(map(str, units.iterdir()))
+    done = subprocess.run([program, "verify", *files], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    calendars = [period.calendar for period in PERIODS.values()]
+    subprocess.run([program, "calendar", *calendars], check=True, capture_output=True)
+
+
+def test_a_service_runs_the_command_as_systemd_reads_it(schedule: Schedule, units: Path) -> None:
+    text = (units / "autotune-retune-sm_90.service").read_text()
+    settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert settings["WorkingDirectory"].replace("%%", "%") == str(schedule.folder)
+    words = [word.replace("%%", "%") for word in shlex.split(settings["ExecStart"])]
+    arguments = expected(schedule, "sm_90")[0]
+    program = ["/usr/bin/env", *schedule.program]
+    assert [word.replace("$$", "$") for word in words] == [*program, *arguments]
+    (variable,) = shlex.split(settings["Environment"])
+    assert variable.replace("%%", "%") == f"AUTOTUNE_PATH={schedule.settings['AUTOTUNE_PATH']}"
+
+
+# ---------------------------------------------------------------------- Slurm
+
+
+def test_the_slurm_script_submits_a_job_per_architecture_and_is_each(
+    schedule: Schedule, tmp_path: Path
+) -> None:
+    text = schedule.text("slurm")
+    script = tmp_path / "a b.sbatch"
+    script.write_text(text)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    assert "#SBATCH" not in text.partition("\nset -euo pipefail\n")[2]  # sbatch reads no further
+    (tmp_path / "sbatch").write_text('#!/bin/sh\nprintf "%s|" "$@"; echo\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    run_it = f"bash {shlex.quote(str(script))}"
+    submitted = shell(run_it, PATH=f"{tmp_path}:{os.environ['PATH']}").splitlines()
+    assert submitted == [
+        f"--array={task}|--constraint={arch}|--gres=gpu:1|{script}|"
+        for task, arch in enumerate(ARCHS)
+    ]
+    for task, arch in enumerate(ARCHS):
+        ran = json.loads(shell(run_it, SLURM_ARRAY_TASK_ID=str(task)))
+        assert ran == expected(schedule, arch)
 
 
 # ---------------------------------------------------------------------- GitHub
@@ -261,10 +336,12 @@ def test_without_a_gpu_the_machine_as_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("autotune.devices.cuda_backend.CudaBackend.devices", lambda self: [])
-    assert run(["retune", "--schedule", "cron"]) == 0
-    assert "--arch" not in capsys.readouterr().out
-    assert run(["retune", "--schedule", "github"]) == 2
-    assert "autotune retune --schedule github --arch sm_90" in capsys.readouterr().err
+    for kind in ("cron", "systemd"):
+        assert run(["retune", "--schedule", kind]) == 0
+        assert "--arch" not in capsys.readouterr().out
+    for kind in ("slurm", "github"):
+        assert run(["retune", "--schedule", kind]) == 2
+        assert f"autotune retune --schedule {kind} --arch sm_90" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -304,7 +381,7 @@ def test_a_workflow_holds_no_name_that_github_would_replace(where: str, tmp_path
     schedule = Schedule(PERIODS["1d"], ("sm_90",), **{"folder": tmp_path, **named[where]})
     with pytest.raises(UsageError, match=r"a workflow cannot hold a name with \$\{\{"):
         schedule.text("github")
-    assert schedule.text("cron")
+    assert all(schedule.text(kind) for kind in KINDS if kind != "github")
 
 
 def test_a_password_in_the_store_address_goes_nowhere(

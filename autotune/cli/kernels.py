@@ -165,7 +165,10 @@ def show(
 )
 @click.option("--arch", metavar="sm_NN", help="Compile for this architecture; measure nothing.")
 @click.option(
-    "--device", metavar="NAME", help="Measure on cuda:0 or opencl:cpu; default: the first GPU."
+    "--device",
+    metavar="NAME",
+    help="Measure on cuda:0 or opencl:cpu, or compile for the device of a record, by name; default: the "
+    "first GPU, else the device of the newest record.",
 )
 @click.option(
     "--ablate",

@@ -291,8 +291,8 @@ def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> N
 
 
 @click.command("report")
-@click.argument("kernel", required=False, metavar="[KERNEL|FILE]", shell_complete=kernel_names)
-@click.option("--device", metavar="NAME", help="Only this device, by name or folder.")
+@click.argument("kernels", nargs=-1, metavar="[KERNEL|FILE]...", shell_complete=kernel_names)
+@click.option("--device", metavar="NAME", help="Only this device, by name, folder or architecture.")
 @click.option(
     "--from",
     "source",
@@ -321,7 +321,7 @@ def _show_runs(found: Sequence[PastRun], kernel: str | None, as_json: bool) -> N
 @_OUT
 @click.option("--json", "as_json", is_flag=True, help="With --against: print one JSON document.")
 def report(
-    kernel: str | None,
+    kernels: tuple[str, ...],
     device: str | None,
     source: Path | None,
     single: bool,
@@ -331,7 +331,9 @@ def report(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Write the report of KERNEL, or of all kernels, from the store and your tuned records.
+    """Write the report of each KERNEL, or of all kernels, from the store and your tuned records.
+
+    Of a named KERNEL without records of yours, reports those next to it, or the shipped ones.
 
     With --against, compares two tuned records of a kernel: for each problem the ratio of the times with its
     95 % interval, and the parameters that differ. Exit code 5 if both records are of one device model and
@@ -339,41 +341,65 @@ def report(
 
     \b
     autotune report sgemm
+    autotune report sgemm transpose --device sm_90
     autotune report --from reports --out reports
     autotune report new/sgemm.json --against old/sgemm.json
     """
     if against is not None:
-        if kernel is None:
+        if len(kernels) != 1:
             raise UsageError(
-                "report --against: name the newer record too: autotune report NEW.json --against OLD.json"
+                "report --against: name one newer record: autotune report NEW.json --against OLD.json"
             )
-        _compare(against, Path(kernel), threshold, as_json)
+        _compare(against, Path(kernels[0]), threshold, as_json)
         return
     if as_json:
         raise UsageError("report: --json works only with --against; a report is written to files")
     from autotune.kernel.catalog import space_folders
     from autotune.report.publish import report_recorded
-    from autotune.retune.stale import not_tuned
     from autotune.store import Store, default_url
-    from autotune.tuned.reading import read_all, user_folder, user_folders
 
     space_folders(spaces)  # raises if --spaces is not a folder
-    owner, argument = None, kernel
-    if _is_file(kernel):
-        kernel, owner, _ = _record_of(str(kernel), spaces)
-    own = [user_folder(owner)] if owner else None
     chosen = [
         record
-        for folder in ([source] if source else own or user_folders(kernel, spaces))
-        for record in read_all(Path(folder), kernel or "*")
-        if device in (None, record.device.name, record.device.folder)
+        for name in dict.fromkeys(kernels or [None])
+        for record in _records_to_report(name, device, source, spaces)
     ]
-    if not chosen:
-        raise not_tuned(argument, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in chosen:
             for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
+
+
+def _records_to_report(
+    kernel: str | None, device: str | None, source: Path | None, spaces: Path | None
+) -> list[TunedRecord]:
+    """Return records of a kernel or of all: of a folder, else the user's, else those next to the kernels."""
+    from autotune.project import bundled_project
+    from autotune.retune.stale import not_tuned
+    from autotune.tuned.reading import read_all, user_folder, user_folders
+
+    name, owner = kernel, bundled_project()
+    if kernel:
+        name, owner, _ = _record_of(kernel, spaces)
+    own = [user_folder(owner)] if kernel else user_folders()
+    # Without names the pages of all shipped records would be written.
+    kept = [owner.reports] if kernel else []
+    for folders in [[source]] if source else [own, kept]:
+        found = [
+            record
+            for folder in folders
+            for record in (read_all(Path(folder), name or "*") if folder else ())
+            if device in (None, record.device.name, record.device.folder, record.device.arch)
+        ]
+        if found and folders is kept:
+            where = (
+                "that ship with autotune" if owner == bundled_project() else f"in {owner.reports}"
+            )
+            text = f"{kernel} is not tuned here; the report is of the records {where}"
+            click.echo(text, err=True)
+        if found:
+            return found
+    raise not_tuned(kernel, device, source)
 
 
 def _compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:

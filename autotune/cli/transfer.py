@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--check",
     is_flag=True,
-    help="Write nothing; exit code 5 if the header there is not of the current kernel and records.",
+    help="Write nothing; exit code 5 if the headers there are not of the current kernel and records.",
 )
 def export(
     kernel: str, format: str, device: str | None, source: Path | None, out: Path, check: bool
@@ -54,14 +54,14 @@ def export(
     from autotune.export import export_measurements, export_records
     from autotune.files import write_atomically
 
-    if check and format != "header":
-        raise UsageError(f"--check is for headers, not for {format}")
+    if check and format not in ("header", "cuda"):
+        raise UsageError(f"--check is for header and cuda, not for {format}")
     if format in ("header", "cuda"):
         from autotune.retune.stale import records_of
 
         records, reasons = records_of(kernel, device, source, needs_cuda=format == "cuda")
         if check:
-            _require_current(out / f"{kernel}.hpp", records, reasons)
+            _require_current(format, out, records, reasons)
             return
         files: Mapping[str, str | bytes] = export_records(format, records, reasons)
     else:
@@ -82,22 +82,26 @@ def export(
         click.echo(str(out / name))
 
 
-def _require_current(file: Path, records: Sequence[TunedRecord], reasons: Sequence[str]) -> None:
-    """Raise `RegressionError` if a header is not of these records, or if they are stale."""
+def _require_current(
+    format: str, out: Path, records: Sequence[TunedRecord], reasons: Sequence[str]
+) -> None:
+    """Raise `RegressionError` if a header in a folder is not of these records, or if they are stale."""
     from autotune.export.writer import Writer
 
-    kernel = records[0].kernel
-    write = f"autotune export {kernel} header --out {file.parent}"
-    if reasons:
-        raise RegressionError(
-            f"{file}: the kernel changed since it was tuned ({', '.join(reasons)}); run: "
-            f"autotune run {kernel}, then: {write}"
-        )
-    if not file.is_file() or Writer(records).made_of not in file.read_text(errors="replace"):
-        raise RegressionError(
-            f"{file}: not the header of the current kernel and its records; run: {write}"
-        )
-    click.echo(f"{file} is of the current kernel and its records")
+    kernel, made_of = records[0].kernel, Writer(records).made_of
+    write = f"autotune export {kernel} {format} --out {out}"
+    names = [f"{kernel}.hpp", *([f"{kernel}_launch.hpp"] if format == "cuda" else [])]
+    for file in (out / name for name in names):
+        if reasons:
+            raise RegressionError(
+                f"{file}: the kernel changed since it was tuned ({', '.join(reasons)}); run: "
+                f"autotune run {kernel}, then: {write}"
+            )
+        if not file.is_file() or made_of not in file.read_text(errors="replace"):
+            raise RegressionError(
+                f"{file}: not the header of the current kernel and its records; run: {write}"
+            )
+        click.echo(f"{file} is of the current kernel and its records")
 
 
 @click.command("import")

@@ -103,7 +103,7 @@ def retune_options(
 @click.option(
     "--schedule",
     "scheduler",
-    type=click.Choice(["cron", "github"]),
+    type=click.Choice(["cron", "systemd", "slurm", "github"]),
     help="Tune nothing; print a scheduler entry for each --arch (default: this machine's GPUs). The "
     "entry runs retune --stale in this folder for at most --max-hours (default 2). With --out, write it "
     "to a file.",
@@ -170,6 +170,7 @@ def retune(
     autotune retune sgemm --effort full
     autotune retune --all --max-hours 8
     autotune retune --schedule cron --every 1d
+    autotune retune --schedule slurm --arch sm_80 --arch sm_90 --out .
     autotune retune --schedule github --arch sm_90 --out .github/workflows
     """
     folder = out if is_given("out") else None

@@ -30,7 +30,7 @@ from autotune.values import Problem
 EXACT, RANDOM = "exact", "random"
 MANIFEST = "manifest.msgpack"
 #: Version of the stored form and of the drawn numbers, part of every key; raise it if either changes.
-_VERSION = 15
+_VERSION = 16
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Dataset:
     by_element: tuple[str, ...] = ()
     #: Number of configurations that agree on the expected outputs; 0 if a reference gives them.
     agreed: int = 0
+    #: Library and device that computed the expected outputs: ``numpy``, or one that was compared with NumPy.
+    reference: str = ""
+    #: First difference from NumPy's results, if another library would have computed them.
+    difference: str = ""
 
     def inputs(self, kinds: str = "") -> list[Argument]:
         """Return the input arrays, or only those whose values have one of these kinds of NumPy's types."""
@@ -80,8 +84,8 @@ class Dataset:
         return mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
 
 
-#: Fields of a `Dataset` as stored: arguments, bounds, by_element, agreed.
-_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...], int]
+#: Fields of a `Dataset` as stored: arguments, bounds, by_element, agreed, reference, difference.
+_Manifest: TypeAlias = tuple[tuple[Argument, ...], dict[str, float], tuple[str, ...], int, str, str]
 
 
 def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -109,8 +113,10 @@ def link_inputs(dataset: Dataset, folder: Path, without: str = "") -> None:
 
 def encoded_manifest(dataset: Dataset) -> bytes:
     """Return the contents of `MANIFEST`; this file is written last."""
-    fields = (dataset.arguments, dataset.bounds, dataset.by_element, dataset.agreed)
-    return msgspec.msgpack.encode(fields)
+    bounds = (dataset.bounds, dataset.by_element, dataset.agreed)
+    return msgspec.msgpack.encode(
+        (dataset.arguments, *bounds, dataset.reference, dataset.difference)
+    )
 
 
 def completed(drawn: Dataset, made: Dataset, agreed: int = 0) -> Dataset:
@@ -122,7 +128,14 @@ def completed(drawn: Dataset, made: Dataset, agreed: int = 0) -> Dataset:
         for file in (f"{name}.expected.npy", f"{name}.bounds.npy"):
             if (made.folder / file).exists():
                 (made.folder / file).replace(drawn.folder / file)
-    found = replace(drawn, bounds=made.bounds, by_element=made.by_element, agreed=agreed)
+    found = replace(
+        drawn,
+        bounds=made.bounds,
+        by_element=made.by_element,
+        agreed=agreed,
+        reference=made.reference,
+        difference=made.difference,
+    )
     write_atomically(drawn.folder / MANIFEST, encoded_manifest(found))
     return found
 

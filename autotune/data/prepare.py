@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import cache
-from autotune.data import tolerance
 from autotune.data.arguments import Argument, argument_of, check_array, offsets_of
+from autotune.data.bounds import Bounds, Prepared, is_large
 from autotune.data.dataset import (
     EXACT,
     MANIFEST,
@@ -29,9 +29,11 @@ from autotune.data.dataset import (
     refuse_foreign_data,
     save_arrays,
 )
+from autotune.data.device_reference import place_of
 from autotune.data.draw import Draw
 from autotune.data.evaluations import Evaluations
-from autotune.data.reference import reevaluated, stored_values
+from autotune.data.reference import stored_values
+from autotune.data.small import MANY_ELEMENTS, PROBE_ELEMENTS, elements_of, small_problem
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
@@ -101,7 +103,8 @@ def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) ->
 
     The probe of random data belongs to the same problem. The probe of exact data belongs to the smallest
     declared problem with at least `_MIN_PROBE_SIZE` elements, because smaller problems can be exact although
-    the kernel rounds: dividing by 64, for a mean, is exact. Return None if the data set is its own probe, if a
+    the kernel rounds: dividing by 64, for a mean, is exact.
+    A large problem is made small. Return None if the data set is its own probe, if a
     tolerance is declared, or without a reference.
     """
     if "reference" not in kernel.hooks:
@@ -110,11 +113,12 @@ def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) ->
         is_declared = kernel.tolerance_of(problem) is not None
         return None if is_declared else prepare_dataset(kernel, problem, EXACT, _PROBE_SEED)
     large = (known for known in kernel.all_problems() if size_of(known) >= _MIN_PROBE_SIZE)
-    smallest = kernel.normal(min(large, key=size_of, default=problem))
-    if (smallest, seed) == (kernel.normal(problem), _PROBE_SEED):
-        return None
+    smallest = min(large, key=size_of, default=problem)
     with suppress(SpecError):  # the kernel's functions refuse this problem
-        return prepare_dataset(kernel, smallest, EXACT, _PROBE_SEED)
+        if size_of(smallest) > MANY_ELEMENTS < elements_of(kernel, smallest):
+            smallest = small_problem(kernel, smallest, PROBE_ELEMENTS) or smallest
+        if (kernel.normal(smallest), seed) != (kernel.normal(problem), _PROBE_SEED):
+            return prepare_dataset(kernel, smallest, EXACT, _PROBE_SEED)
     return None
 
 
@@ -133,8 +137,13 @@ def _evaluated(
 
     ``probe`` shows which outputs are exact.
     """
+    prepared: Prepared = partial(prepare_dataset, kernel)
+    place = place_of(kernel, problem, made, prepared)
     kernel = kernel.of_problem(problem)
-    expected = reevaluated(kernel, made, {})
+    wall_begin_s, cpu_begin_s = time.perf_counter(), time.process_time()
+    expected, place = place.expected(kernel, made)
+    # The smaller time: wall time includes other programs, CPU time adds up all cores.
+    seconds = min(time.perf_counter() - wall_begin_s, time.process_time() - cpu_begin_s)
     outputs = {argument.name: argument for argument in made.arguments}
     is_held = dict[str, bool]()
     for name in list(expected):
@@ -150,8 +159,15 @@ def _evaluated(
         np.save(made.folder / f"{name}.expected.npy", stored)
         if stored.dtype.kind in "fc":
             is_held[name] = held
-    by_element = _set_bounds(kernel, problem, made, is_held, probe, key)
-    return replace(made, by_element=tuple(by_element))
+    evaluations = Evaluations(kernel, made, tuple(is_held), key, place.library)
+    smaller = prepared if is_large(made, seconds) else None
+    by_element = Bounds(kernel, problem, made, is_held, probe, evaluations, smaller).set()
+    return replace(
+        made,
+        by_element=tuple(by_element),
+        reference=str(place),
+        difference=place.difference,
+    )
 
 
 def _drawn_arguments(
@@ -177,54 +193,3 @@ def _drawn_arguments(
     if not any(argument.kind in ("out", "inout") for argument in arguments):
         raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
     return arguments, arrays
-
-
-def _without_errors(exact: list[str], errors: Mapping[str, float]) -> list[str]:
-    """Leave out outputs with an error in float32: the difference of two sums that it cannot hold may be exact."""
-    return [name for name in exact if not errors.get(name)]
-
-
-def _set_bounds(
-    kernel: Kernel,
-    problem: Problem,
-    made: Dataset,
-    is_held: Mapping[str, bool],
-    probe: Dataset | None,
-    key: int,
-) -> list[str]:
-    """Set the bounds of all outputs, and write element bounds; return the outputs that have element bounds.
-
-    ``is_held`` tells for each output whether its type holds all expected values.
-    """
-    is_exact, declared, bounds = made.name == EXACT, kernel.tolerance_of(problem), made.bounds
-    exact = [name for name, held in is_held.items() if held or not is_exact]
-    if probe:
-        exact = [name for name in exact if not probe.bounds.get(name)]
-    evaluations = Evaluations(kernel, made, tuple(is_held), key)
-    errors = dict[str, float]()
-    if exact and (not probe if is_exact else declared is None):
-        errors = {n: tolerance.largest(e) for n, e in evaluations.errors_in_single.items()}
-    if is_exact:
-        exact = _without_errors(exact, errors)
-    others = [name for name in is_held if name not in exact]
-    if declared is not None:
-        bounds.update(dict.fromkeys(others if is_exact else is_held, declared))
-        return []
-    inputs = max((argument.count for argument in made.inputs()), default=1)
-    halves = dict[str, NDArray[Any]]()
-    if probe and not is_exact:
-        for output in (argument for argument in made.arguments if argument.name in exact):
-            name, info, values = output.name, output.info, evaluations.expected[output.name]
-            bounds[name] = tolerance.common_bound(
-                info,
-                tolerance.largest(values),
-                tolerance.largest(tolerance.parts(probe.expected(name))),
-                inputs / output.count,
-                errors.get(name, 0.0),
-            )
-            if info.bits == 16:
-                halves[name] = tolerance.bounds_of_half(info, values, bounds[name])
-    for name, of_elements in chain(halves.items(), evaluations.element_bounds(others)):
-        bounds[name] = float(of_elements.max(initial=0))
-        np.save(made.folder / f"{name}.bounds.npy", of_elements)
-    return [*others, *halves]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,32 @@ from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 
 
+class ArrayLibrary(Protocol):
+    """Arrays on a device that NumPy's functions take in place of NumPy's own."""
+
+    #: The device and its library, for example ``NVIDIA H200 (CuPy)``.
+    name: str
+    version: str
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Return a context with the device's memory to itself, which is free again at its end."""
+        ...
+
+    def from_host(self, array: NDArray[Any], dtype: np.dtype[Any]) -> Any:
+        """Copy an array of NumPy to the device, as another type."""
+        ...
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """Copy an array of the device, or a number, to the host."""
+        ...
+
+
 def expected_outputs(
     kernel: Kernel,
     arguments: list[Argument],
     arrays: Mapping[str, NDArray[Any]],
     is_single: bool = False,
+    library: ArrayLibrary | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Call the reference with float64 or float32 arrays, and return the expected values of every output.
 
@@ -29,7 +51,10 @@ def expected_outputs(
     outputs = {
         argument.name: argument for argument in arguments if argument.kind in ("out", "inout")
     }
-    result = _called(kernel, arguments, arrays, is_single)
+    with library.computing() if library else nullcontext():
+        result = _called(kernel, arguments, arrays, is_single, library)
+        if library:
+            result = _on_host(result, library)
     if result is None:
         raise kernel.error("reference: returned nothing; return the expected output")
     by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
@@ -53,6 +78,7 @@ def _called(
     arguments: Sequence[Argument],
     arrays: Mapping[str, NDArray[Any]],
     is_single: bool = False,
+    library: ArrayLibrary | None = None,
 ) -> Any:
     """Call the reference and return its result."""
     scalars = {
@@ -66,7 +92,7 @@ def _called(
     reference = kernel.hook("reference")
     parameters = inspect.signature(reference).parameters
     passed = {
-        name: converted(value, _wide(value.dtype, is_single))
+        name: (library.from_host if library else converted)(value, _wide(value.dtype, is_single))
         if isinstance(value, np.ndarray) and not isinstance(value, Numbers)
         else value
         for name, value in available.items()
@@ -74,6 +100,12 @@ def _called(
     }
     with np.errstate(all="ignore"):
         return kernel.guarded("reference", reference, **passed)
+
+
+def _on_host(result: Any, library: ArrayLibrary) -> Any:
+    if isinstance(result, Mapping):
+        return {name: library.to_host(values) for name, values in result.items()}
+    return None if result is None else library.to_host(result)
 
 
 def _is_bits(array: NDArray[Any], is_bfloat16: bool) -> bool:
@@ -129,9 +161,16 @@ def reevaluated(
     dataset: Dataset,
     changed: Mapping[str, NDArray[Any]],
     is_single: bool = False,
+    library: ArrayLibrary | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Return the expected outputs of a data set with some inputs changed."""
+    """Return the expected outputs of a data set with some inputs changed.
+
+    NumPy computes them if ``library`` has no memory left for them.
+    """
     arrays = {**_inputs(dataset, changed), **changed}
+    if library:
+        with suppress(SpecError, MemoryError):  # NumPy has its own message
+            return expected_outputs(kernel, list(dataset.arguments), arrays, is_single, library)
     return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)
 
 

@@ -112,6 +112,11 @@ def _arithmetic(info: Any) -> float:
     return float(np.finfo(np.float64 if info.bits == 64 else np.float32).eps)
 
 
+def double_roundings(info: Any) -> float:
+    """Return the ratio of roundings in float64 to those of the arithmetic that computes an output."""
+    return 2.0**-52 / _arithmetic(info)
+
+
 def _reference_factor(info: Any) -> float:
     """Return the factor from an error of the reference in float32 to the error allowed for an output."""
     return _REFERENCE_ERRORS * _arithmetic(info) / float(np.finfo(np.float32).eps)
@@ -219,25 +224,102 @@ class Responses:
     #: The output itself after `strike`, or unchanged for narrow bounds; NaN if unknown.
     struck: NDArray[np.floating]
 
+    @property
+    def knows_integers(self) -> bool:
+        """True if the changes after changes of integers are known."""
+        return bool(self.of_integers[0] < math.inf)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The part of the bounds that changes of inputs explain at a small problem; see `autotune.data.carried`."""
+
+    #: Share of an element's size if ``is_relative``, else of the output's typical size.
+    share: float
+    is_relative: bool
+    #: Whether roundings of the largest value are allowed in addition: changes of integers are unknown.
+    adds_largest: bool = False
+
+    def base(self, sizes: NDArray[np.float64], typical: float) -> NDArray[np.float64]:
+        """Return the sizes that the share multiplies."""
+        return sizes if self.is_relative else np.full(sizes.shape, typical)
+
+
+def typical_size(expected: NDArray[np.floating]) -> float:
+    """Return the mean size of an output's elements, apart from 0 and infinity, from a sample."""
+    some = np.abs(expected[:: expected.size // _SAMPLE | 1], dtype=np.float64)
+    some = some[(some > 0) & (some < np.inf)]
+    return float(some.mean()) if some.size else 0.0
+
 
 def element_bounds(info: Any, expected: NDArray[np.floating], responses: Responses) -> NDArray[Any]:
     """Return the bound of each element, rounded up: float32, or float64 for a float64 output."""
+    of_largest = _of_largest(info, expected)
+    factor, in_single = _reference_factor(info), responses.in_single
+    floor = _floor(expected, factor * _median(in_single))
+
+    def explained(piece: slice, _: NDArray[np.float64]) -> NDArray[np.float64]:
+        amplified = _amplification(info, responses.struck[piece] == expected[piece])
+        least = _least_bounds(floor, factor * in_single[piece])
+        bound: NDArray[np.float64] = np.maximum(amplified * responses.sensitivity[piece], least)
+        bound += np.minimum(amplified * responses.of_integers[piece], of_largest)
+        return bound
+
+    return _bounds(info, expected, explained)
+
+
+def carried_bounds(
+    info: Any, expected: NDArray[np.floating], carried: Carried, in_single: NDArray[np.float64]
+) -> NDArray[Any]:
+    """Return the bound of each element of a large output; see `element_bounds`.
+
+    ``in_single`` is the error of the reference in float32, which shows where ``carried`` is too small.
+    """
+    typical, factor = typical_size(expected), _reference_factor(info)
+    floor = _floor(expected, factor * _median(in_single))
+    of_largest = _of_largest(info, expected) if carried.adds_largest else 0.0
+
+    def explained(piece: slice, size: NDArray[np.float64]) -> NDArray[np.float64]:
+        least = _least_bounds(floor, factor * in_single[piece])
+        return np.maximum(carried.share * carried.base(size, typical), least) + of_largest
+
+    return _bounds(info, expected, explained)
+
+
+def amplified_bounds(
+    info: Any, expected: NDArray[np.floating], responses: Responses, is_few: bool
+) -> NDArray[np.float64]:
+    """Return the part of the bounds that changes of inputs explain, if all or no elements depend on few inputs."""
+    amplified = float(_amplification(info, is_few))
+    bounds: NDArray[np.float64] = responses.sensitivity
+    if responses.knows_integers:
+        most = _of_largest(info, expected) / amplified
+        bounds = bounds + np.minimum(responses.of_integers, most)
+    return amplified * bounds
+
+
+def _amplification(info: Any, is_few: Any) -> Any:
+    return _arithmetic(info) / 2 * np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION)
+
+
+def _of_largest(info: Any, expected: NDArray[np.floating]) -> float:
+    return _ROUNDINGS * _arithmetic(info) * largest(expected)
+
+
+def _bounds(
+    info: Any,
+    expected: NDArray[np.floating],
+    explained: Callable[[slice, NDArray[np.float64]], NDArray[np.float64]],
+) -> NDArray[Any]:
+    """Return a bound for each element: its own rounding, and what else ``explained`` returns for a piece."""
     kind = np.float64 if info.bits == 64 else np.float32
-    rounding = _arithmetic(info) / 2
-    own = float(info.eps) + 2 * _RESULT_ROUNDINGS * rounding
-    of_largest = 2 * _ROUNDINGS * rounding * largest(expected)
-    errors = _reference_factor(info) * responses.in_single
-    floor = _floor(expected, errors)
+    own = float(info.eps) + _RESULT_ROUNDINGS * _arithmetic(info)
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
         piece = slice(begin, end)
         size = np.abs(expected[piece], dtype=np.float64)
-        is_few = responses.struck[piece] == expected[piece]
-        amplified = rounding * np.where(is_few, _AMPLIFICATION_OF_FEW, _AMPLIFICATION)
-        least = _least_bounds(floor, errors[piece])
-        bound = np.maximum(amplified * responses.sensitivity[piece], least)
-        bound += np.minimum(amplified * responses.of_integers[piece], of_largest)
+        bound = explained(piece, size)
         bound += own * size + _least_value(info)
         bound[~np.isfinite(size)] = 0
         bounds[piece] = np.nextafter(bound.astype(kind), np.finfo(kind).max)
@@ -251,13 +333,13 @@ def _least_bounds(floor: float, errors: NDArray[np.float64]) -> NDArray[np.float
     return np.maximum(floor, errors)
 
 
-def _floor(expected: NDArray[np.floating], errors: NDArray[np.float64]) -> float:
+def _floor(expected: NDArray[np.floating], median_error: float) -> float:
     """Return the least bound: the median of errors, as one may be small by chance.
 
     If many elements are smaller, it is at most their size, so that errors of small elements show among
     large elements.
     """
-    return min(_median(expected, _SMALL_SHARE) or math.inf, _median(errors))
+    return min(_median(expected, _SMALL_SHARE) or math.inf, median_error)
 
 
 def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:

@@ -8,6 +8,8 @@
 `cuda_executor` launches on a CUDA device, on one `cuda_stream`
 `cuda_timer`    times calls, as a `graph` if possible
 `cuda_memory`   buffers between guard bands, and uploads
+`cupy_arrays`   arrays in place of NumPy's, in a function of NumPy
+`gpu_lock`      keeps them out of the times that another process measures
 `cuda_checks`   the kernels that compare outputs on the device
 `opencl`        launches and compiles with OpenCL, on `opencl_devices`
 `sass`          the instructions of a cubin, and `occupancy` of a block

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,7 +33,7 @@ class CudaBuffer:
 
 
 class Uploader:
-    """Copies large arrays to a device, in page-locked pieces that several threads fill.
+    """Copies large arrays to a device and back, in page-locked pieces that several threads fill.
 
     The driver copies ordinary memory with one thread through one staging buffer, several times slower than
     the bus. The pages of a mapped file are read by the first thread that touches them, here by all threads.
@@ -51,17 +52,38 @@ class Uploader:
 
     def copy(self, target: int, raw: NDArray[np.uint8]) -> None:
         """Copy bytes to a device address, and wait."""
-        threads, runtime = len(self._lanes), self._cupy.cuda.runtime
+        runtime = self._cupy.cuda.runtime
 
-        def copy_lane(lane: int) -> None:
+        def send(piece: NDArray[np.uint8], stream: Any, begin: int) -> None:
+            part = raw[begin : begin + _PIECE_BYTES]
+            np.copyto(piece[: part.size], part)
+            source, kind = piece.ctypes.data, runtime.memcpyHostToDevice
+            runtime.memcpyAsync(target + begin, source, part.size, kind, stream.ptr)
+            stream.synchronize()
+
+        self._in_lanes(send, raw.size)
+
+    def fetch(self, source: int, raw: NDArray[np.uint8]) -> None:
+        """Copy bytes from a device address, and wait."""
+        runtime = self._cupy.cuda.runtime
+
+        def receive(piece: NDArray[np.uint8], stream: Any, begin: int) -> None:
+            part = raw[begin : begin + _PIECE_BYTES]
+            target, kind = piece.ctypes.data, runtime.memcpyDeviceToHost
+            runtime.memcpyAsync(target, source + begin, part.size, kind, stream.ptr)
+            stream.synchronize()
+            np.copyto(part, piece[: part.size])
+
+        self._in_lanes(receive, raw.size)
+
+    def _in_lanes(self, work: Callable[[NDArray[np.uint8], Any, int], None], nbytes: int) -> None:
+        threads = len(self._lanes)
+
+        def work_lane(lane: int) -> None:
             piece, stream = self._lanes[lane]
             self._cupy.cuda.Device(self._device_index).use()  # applies to this thread only
-            for begin in range(lane * _PIECE_BYTES, raw.size, threads * _PIECE_BYTES):
-                part = raw[begin : begin + _PIECE_BYTES]
-                np.copyto(piece[: part.size], part)
-                source, kind = piece.ctypes.data, runtime.memcpyHostToDevice
-                runtime.memcpyAsync(target + begin, source, part.size, kind, stream.ptr)
-                stream.synchronize()
+            for begin in range(lane * _PIECE_BYTES, nbytes, threads * _PIECE_BYTES):
+                work(piece, stream, begin)
 
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(copy_lane, range(threads)))
+            list(pool.map(work_lane, range(threads)))

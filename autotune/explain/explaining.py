@@ -67,7 +67,7 @@ def explain(
         notes.append(f"wrote {write_explanation(out, setting, facts)}")
     shown, rest = facts[: len(chosen)], iter(facts[len(chosen) :])
     ablation = {name: [next(rest) for _ in values] for name, values in changed.items()}
-    notes += _missing(setting, shown)
+    notes = [*filter(None, [setting.choice]), *notes, *_missing(setting, shown)]
     return Explanation(setting, shown, advice(shown, setting), notes, ablation)
 
 

@@ -98,6 +98,8 @@ class Setting:
     records: tuple[RecordFile, ...] = ()
     #: Whether the device is in this machine, so that variants can be measured.
     is_here: bool = False
+    #: Why the device was chosen, if the user named none; may be empty.
+    choice: str = ""
 
     @cached_property
     def own_records(self) -> list[TunedRecord]:
@@ -123,31 +125,71 @@ class Setting:
 def setting_of(
     kernel: Kernel, arch: str | None, selector: str | None, problem: Problem | None = None
 ) -> Setting:
-    """Return the setting for an architecture, or for a device of this machine.
+    """Return the setting for an architecture, or for a device of this machine or of a record.
 
-    By default the device is the first GPU. Without a GPU it is the most recently tuned architecture. For an
-    architecture, the limits and multiprocessors are those of its most recently tuned device.
+    By default the device is the first GPU of this machine, else the device of the newest record. For an
+    architecture, the limits and multiprocessors are those of its most recently tuned device. A CPU must be
+    in this machine.
     """
     if arch and selector:
         raise UsageError("give --arch or --device, not both: --device implies the architecture")
-    own = "cuda" if "cuda" in kernel.backends else kernel.backends[0]
-    if not arch and not selector and (own != "cuda" or backend("cuda").devices()):
-        selector = own
     known = [
-        file
-        for file in read_layers(kernel.name, kernel.project)
-        if file.record.objective == "time" and file.record.device.backend == "cuda"
+        file for file in read_layers(kernel.name, kernel.project) if file.record.objective == "time"
     ]
     known.sort(key=lambda file: file.record.provenance.created, reverse=True)
-    if selector:
-        device = choose_device(selector, kernel.backends)
-    else:
-        device = for_arch(arch or (known[0].record.device.arch if known else "sm_90"))
+    device, is_here, choice = _chosen(kernel, known, arch, selector)
     records = tuple(file for file in known if file.record.device.arch == device.arch)
-    if records and not selector:
-        device = records[0].record.device.planned_for()
     size = problem or kernel.first_problem(device.backend)
-    return Setting(kernel, device, size, records, is_here=bool(selector))
+    return Setting(kernel, device, size, records, is_here, choice)
+
+
+def _chosen(
+    kernel: Kernel, known: Sequence[RecordFile], arch: str | None, selector: str | None
+) -> tuple[Device, bool, str]:
+    """Return the device, whether it is in this machine, and the reason if the user named none."""
+    recorded = [file.record.device for file in known]
+    if arch:
+        named = [device for device in recorded if device.arch == arch]
+        return (named[0].planned_for() if named else for_arch(arch)), False, ""
+    if selector:
+        named = [
+            device
+            for device in recorded
+            if device.backend == "cuda" and selector in (device.name, device.folder)
+        ]
+        if named:
+            return named[0].planned_for(), False, ""
+        return choose_device(selector, kernel.backends), True, ""
+    here = {device.folder: device for name in kernel.backends for device in backend(name).devices()}
+    gpu = next((device for device in here.values() if device.is_cuda), None)
+    if gpu is not None:
+        others = dict.fromkeys(d.name for d in recorded if d.backend == "cuda")
+        if not others or gpu.name in others:
+            return gpu, True, ""
+        return (
+            gpu,
+            True,
+            (
+                f"measured on {gpu.name}, the GPU of this machine; the records are of "
+                f"{', '.join(others)}: name one with --device"
+            ),
+        )
+    for device in recorded:
+        if device.folder in here:
+            return (
+                here[device.folder],
+                True,
+                f"measured on {device.name}, the device of the newest record",
+            )
+        if device.backend == "cuda":
+            return (
+                device.planned_for(),
+                False,
+                (f"for {device.name}, the device of the newest record; this machine has no GPU"),
+            )
+    if "cuda" not in kernel.backends:
+        return choose_device(kernel.backends[0], kernel.backends), True, ""
+    return for_arch("sm_90"), False, "for sm_90: nothing is tuned, and this machine has no GPU"
 
 
 def choose(setting: Setting, names: Sequence[str]) -> list[KernelVariant]:

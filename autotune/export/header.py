@@ -51,7 +51,7 @@ def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
         "guard": f"AUTOTUNE_{kernel}_HPP",
         "version": comment(__version__),
         "about": [
-            *map(comment, (writer.made_of, *_stale(kernel, stale_reasons))),
+            *made_of(writer, stale_reasons),
             *(comment(line) for record in writer.records for line in _about(writer, record)),
         ],
         "example": _example(writer),
@@ -160,9 +160,13 @@ def _example(writer: Writer) -> str:
     return f"90, {listed(writer.fields.values())}"
 
 
-def _stale(kernel: str, reasons: Sequence[str]) -> Iterator[str]:
-    if reasons:
-        yield f"Stale: {', '.join(reasons)}. Tune again: autotune run {kernel}"
+def made_of(writer: Writer, stale_reasons: Sequence[str]) -> list[str]:
+    """Return the lines of a generated file that say what it is made of, and whether that is stale."""
+    lines = [writer.made_of]
+    if stale_reasons:
+        kernel = writer.table.kernel
+        lines.append(f"Stale: {', '.join(stale_reasons)}. Tune again: autotune run {kernel}")
+    return [comment(line) for line in lines]
 
 
 def _about(writer: Writer, record: TunedRecord) -> Iterator[str]:

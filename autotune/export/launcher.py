@@ -23,7 +23,7 @@ from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
 from autotune.errors import UsageError
 from autotune.export.cpp import comment, filled, identifier
-from autotune.export.header import header_of, origin, time_text
+from autotune.export.header import header_of, made_of, origin, time_text
 from autotune.export.sequence import CppSequence
 from autotune.export.signature import Signature, c_type, member
 from autotune.export.writer import Writer
@@ -65,7 +65,10 @@ def render(
     for launch in exported:
         numbers.setdefault(launch.code, len(numbers))
     names = {code: f"{kernel.name}_{number:02}" for code, number in numbers.items()}
-    context = _context(kernel, writer, signature, exported, names)
+    context = {
+        **_context(kernel, writer, signature, exported, names),
+        "about": made_of(writer, stale_reasons),
+    }
     files: dict[str, str | bytes] = {
         f"{name}.cubin" if code.binary else f"{name}.cu": code.binary
         or _source(kernel, known, code, name)

@@ -158,7 +158,7 @@ def extreme_sizes(
 
     def add(name: str, values: Iterable[int], counts: Iterable[int]) -> None:
         for value, count, step in product(values, counts, _STEPS):
-            size = _shrunk(largest, fields, count).replace(**{name: value + step})
+            size = shrunk(largest, fields, count).replace(**{name: value + step})
             if cost_of(kernel, size) <= most_cost and is_allowed(size):
                 found[size] = None
                 return
@@ -191,13 +191,13 @@ def twin_of(
     usual = [name for name in fields if ranges[name][0] <= problem[name] <= ranges[name][1]]
     is_unusual = any(problem[n] not in values[n] for n in kernel.fields if n not in usual)
     for count in _OTHERS if is_unusual else _OTHERS[-1:]:
-        twin = _shrunk(problem, usual, count)
+        twin = shrunk(problem, usual, count)
         if cost_of(kernel, twin) <= _MAX_COST and is_allowed(twin):
             return twin
     return None
 
 
-def _shrunk(problem: Problem, names: Iterable[str], count: int) -> Problem:
+def shrunk(problem: Problem, names: Iterable[str], count: int) -> Problem:
     """Return a problem with small values of some fields that leave the same remainders."""
     values = {name: min(n, count + n % count) for name in names if (n := problem[name]) > 0}
     return problem.replace(**values)

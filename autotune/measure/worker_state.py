@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from autotune.data.dataset import Dataset
 from autotune.data.prepare import drawn_dataset, prepare_dataset
 from autotune.devices.base import Binary, ContextLostError, Executor
 from autotune.devices.device import Clocks, Device
+from autotune.devices.gpu_lock import sampling
 from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.spec import Kernel
 from autotune.languages.registry import find_backend
@@ -164,7 +166,9 @@ def launchable(job: Job, configuration: Configuration, binary: Binary) -> Launch
 def unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
     """Measure; while the device is throttled, rest longer each time and repeat; return the last result."""
     for rest_s in (*_RESTS_S, None):
-        before, result = read_clocks(executor, _CLOCKS_S), measure()
+        before = read_clocks(executor, _CLOCKS_S)
+        with sampling(executor.device.uuid) if executor.device.is_cuda else nullcontext():
+            result = measure()
         clocks = before.worst(read_clocks(executor))
         if rest_s is None or not clocks.is_throttled:
             break

@@ -8,7 +8,7 @@
 `repeated` whether an earlier run of the same command has the results already
 `gate`     one entry, or another answer: verified and timed again, and the verdict
 `slowdown` the rule for times: held, slower or undecided
-`schedule` entries for cron and GitHub
+`schedule` entries for cron, systemd, Slurm and GitHub
 ========== ======================================================================
 
 This folder decides which entries are stale; the operator's scheduler decides when to run it. It prints

@@ -1,4 +1,4 @@
-"""Schedules for re-tuning: cron entries or a GitHub workflow, with a line for each GPU architecture.
+"""Schedules for re-tuning, with a part for each GPU architecture: cron, systemd, Slurm, GitHub.
 
 The text comes from the ``.j2`` templates of this folder. Every value is quoted for the program that
 reads it.
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 
@@ -38,26 +39,37 @@ SETTINGS = (
 #: The file of each kind. Its template has the same name with ``.j2`` added.
 KINDS = {
     "cron": "autotune-retune.cron",
+    "systemd": "autotune-retune.sh",
+    "slurm": "autotune-retune.sbatch",
     "github": "autotune-retune.yml",
 }
 #: The command that installs the file of each kind from the current folder.
 INSTALL = {
     "cron": "crontab -e, and add the lines of autotune-retune.cron",
+    "systemd": "sh autotune-retune.sh, as the user that tunes; its head says how to remove it",
+    "slurm": "bash autotune-retune.sbatch; its head says how to repeat it",
     "github": "mkdir -p .github/workflows && cp autotune-retune.yml .github/workflows/",
 }
 #: Characters that end a line for one of the readers, and bytes of a path that are not text.
 _LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-#: Periods in cron's format, at night and not at the full hour, when other jobs begin.
+class Period(NamedTuple):
+    """A period in the formats of cron and of systemd."""
+
+    cron: str
+    calendar: str
+
+
+#: Periods, at night and not at the full hour, when other jobs begin.
 PERIODS = {
-    "1h": "17 * * * *",
-    "6h": "17 */6 * * *",
-    "12h": "17 3,15 * * *",
-    "1d": "17 3 * * *",
-    "1w": "17 3 * * 0",
-    "2w": "17 3 1,15 * *",
-    "1mo": "17 3 1 * *",
+    "1h": Period("17 * * * *", "*-*-* *:17:00"),
+    "6h": Period("17 */6 * * *", "*-*-* 00/6:17:00"),
+    "12h": Period("17 3,15 * * *", "*-*-* 03,15:17:00"),
+    "1d": Period("17 3 * * *", "*-*-* 03:17:00"),
+    "1w": Period("17 3 * * 0", "Sun *-*-* 03:17:00"),
+    "2w": Period("17 3 1,15 * *", "*-*-01,15 03:17:00"),
+    "1mo": Period("17 3 1 * *", "*-*-01 03:17:00"),
 }
 
 
@@ -66,7 +78,7 @@ class Schedule:
     """The command of a schedule, its period and its folder."""
 
     #: One of the values of `PERIODS`.
-    period: str
+    period: Period
     #: GPU architectures; an empty name is any device of the machine.
     archs: tuple[str, ...]
     kernels: tuple[str, ...] = ()
@@ -120,9 +132,9 @@ def local_schedule(
     """
     devices = [for_arch(arch) for arch in archs] or backend("cuda").devices()
     chosen = tuple(dict.fromkeys(device.arch for device in devices))
-    if not chosen and kind == "github":
+    if not chosen and kind in ("slurm", "github"):
         raise UsageError(
-            "no GPU on this machine; name architectures: autotune retune --schedule github --arch sm_90"
+            f"no GPU on this machine; name architectures: autotune retune --schedule {kind} --arch sm_90"
         )
     return Schedule(
         period=PERIODS[every],
@@ -146,6 +158,13 @@ def _repository(folder: Path) -> Path:
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
+def _systemd_word(text: str, dollar: str = "$$") -> str:
+    """Quote a word of a unit file; see systemd.syntax(7), and systemd.unit(5) on specifiers."""
+    for old, new in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", dollar)):
+        text = text.replace(old, new)
+    return text if re.fullmatch(r"[\w./:=@+-]+", text) else f'"{text}"'
+
+
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent),
     undefined=jinja2.StrictUndefined,
@@ -162,4 +181,5 @@ _TEMPLATES.filters.update(
     quoted=lambda value: shlex.quote(str(value)),
     joined=shlex.join,
     quoted_json=json.dumps,
+    systemd_word=_systemd_word,
 )

@@ -71,10 +71,8 @@ def user_folder(owner: Project) -> str:
     return data_path("tuned", owner.folder)
 
 
-def user_folders(kernel: str | None, spaces: Path | None = None) -> list[str]:
-    """Return the folders of this user's records: of a kernel, or of the current project and the bundled kernels."""
-    if kernel is not None:
-        return [user_folder(owner_of(kernel, spaces=spaces))]
+def user_folders() -> list[str]:
+    """Return the folders of this user's records of the current project and of the bundled kernels."""
     names = dict.fromkeys([*members(current_project()), bundled_project().folder])
     return [data_path("tuned", name) for name in names]
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from autotune import Kernel, Launch, Out, Problem, ceil_div
+from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
 
 collatz = Kernel(
     "collatz.cu",
-    problems={"cuda": [Problem(n=1 << 21)], "opencl": [Problem(n=1 << 14)]},
+    problems={"cuda": [Problem(n=3 << 19)], "opencl": [Problem(n=1 << 14)]},
     BLOCK=(32, 64, 128, 256, 512, 1024),  # threads per block
     ITEMS=(1, 2, 4, 8),  # numbers of a thread
     IN_A_ROW=(0, 1),  # a thread's numbers
@@ -41,3 +41,8 @@ def steps_from(value):
 @collatz.reference
 def reference(x):
     return np.array([steps_from(value) for value in x.tolist()])
+
+
+@collatz.work
+def work(p):
+    return Work(flops=0, bytes_read=4 * p.n, bytes_written=4 * p.n)
