@@ -115,7 +115,7 @@ def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) ->
     large = (known for known in kernel.all_problems() if size_of(known) >= _MIN_PROBE_SIZE)
     smallest = min(large, key=size_of, default=problem)
     with suppress(SpecError):  # the kernel's functions refuse this problem
-        if elements_of(kernel, smallest) > MANY_ELEMENTS:
+        if size_of(smallest) > MANY_ELEMENTS < elements_of(kernel, smallest):
             smallest = small_problem(kernel, smallest, PROBE_ELEMENTS) or smallest
         if (kernel.normal(smallest), seed) != (kernel.normal(problem), _PROBE_SEED):
             return prepare_dataset(kernel, smallest, EXACT, _PROBE_SEED)

@@ -35,7 +35,7 @@ from autotune.values import Problem, size_of
 #: unnoticed. A problem whose inputs have fewer elements is too small to prove anything.
 _BLOCK = 16
 #: Maximum number of elements to change, one after the other, until one has an effect in a data set.
-_MAX_CHANGES = 4
+_MAX_CHANGES = 8
 #: Seconds after which no further change is tried.
 _MAX_SECONDS = 3.0
 #: Largest change of the reference that may be its own rounding, as a share of its largest value.
