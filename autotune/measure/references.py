@@ -10,15 +10,19 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from enum import IntEnum
 from functools import partial
 from queue import PriorityQueue
 from typing import Any, TypeAlias, TypeVar
 
 from autotune.arrays import in_threads, usable_cores
+from autotune.data import device_reference
 from autotune.data.prepare import prepare_dataset
 from autotune.data.sight import Unseen, unseen_inputs
-from autotune.errors import AutotuneError
+from autotune.devices.cupy_arrays import CupyArrays
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.kernel.snapshot import Origin, load_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.process import ActorFailed, ChildActor
@@ -31,8 +35,8 @@ _LONGEST_S = 10 * 86_400.0
 #: Number of cores for making a data set: its reference is evaluated several times at once.
 _CORES_OF_DATA = 4
 
-#: The source of a kernel, and the fingerprint of its functions.
-_Source: TypeAlias = tuple[Origin, str]
+#: The source of a kernel, the fingerprint of its functions, and the device of the run.
+_Source: TypeAlias = tuple[Origin, str, Device]
 
 
 class Need(IntEnum):
@@ -53,8 +57,8 @@ class Need(IntEnum):
 class References:
     """The process of one kernel's references and the queue of its tasks; any thread may use it."""
 
-    def __init__(self, origin: Origin, fingerprint: str) -> None:
-        self._source: _Source = origin, fingerprint
+    def __init__(self, origin: Origin, fingerprint: str, device: Device) -> None:
+        self._source: _Source = origin, fingerprint, device
         self._actor = ChildActor(prepare=open_kernel)
         self._tasks: PriorityQueue[tuple[int, int, Callable[[], object]]] = PriorityQueue()
         self._numbers = itertools.count()
@@ -108,9 +112,13 @@ _kernel: Kernel | None = None
 
 
 def open_kernel(source: _Source) -> None:
-    """Load the kernel of this process."""
+    """Load the kernel of this process; large references are evaluated on a GPU of CUDA."""
     global _kernel
-    _kernel = load_kernel(*source)
+    origin, fingerprint, device = source
+    if device.is_cuda:
+        with suppress(MissingDependencyError):  # NumPy serves
+            device_reference.use(CupyArrays(device))
+    _kernel = load_kernel(origin, fingerprint)
 
 
 def make_datasets(_: _Source, wanted: Mapping[Problem, Sequence[str]], seed: int) -> None:

@@ -295,7 +295,9 @@ class Bench:
         if not (is_search and has_reference and self.site.searches_first(request)):
             return None
         if self.references is None:
-            references = References(self.site.origin_of(self.kernel, fingerprint), fingerprint)
+            references = References(
+                self.site.origin_of(self.kernel, fingerprint), fingerprint, request.device
+            )
             self.references = self._stack.enter_context(closing(references))
         return self.references
 
