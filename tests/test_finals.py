@@ -288,12 +288,13 @@ def test_data_of_another_seed_are_brought_to_the_first_device():
         device=GPU,
         worker="worker",
         site=SimpleNamespace(
-            dataset=lambda kernel, problem, name, seed: dataset(name, seed),
             place=lambda worker, job: placed.append((worker, job)),
         ),
         off_budget=nullcontext,
         make_data=lambda *_: None,
         job=lambda problem, seed: (problem, seed),
+        _data_of_finals=lambda problem: {},
+        _dataset=lambda problem, name, seed: dataset(name, seed),
         _agreed=lambda job: job,
     )
     given = Job(b"", OWN, GPU, (dataset(EXACT, 0), dataset(RANDOM, 0)))
