@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune.data import bounds, device_reference, small
+from autotune.data import bounds, device_reference, prepare, small
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.kernel.catalog import load_file
@@ -65,7 +65,10 @@ def library(monkeypatch, tmp_path):
     """The library, for problems of more than 4096 elements, with data of their own."""
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(bounds, "MANY_ELEMENTS", 1 << 12)
-    monkeypatch.setattr(device_reference, "PROBE_ELEMENTS", 1 << 11)
+    for module in (bounds, device_reference, prepare):
+        monkeypatch.setattr(module, "PROBE_ELEMENTS", 1 << 11)
+    for module in (device_reference, prepare):
+        monkeypatch.setattr(module, "MIN_ELEMENTS", 1 << 13)
     monkeypatch.delenv("SCIPY_ARRAY_API", raising=False)
     other = OtherLibrary()
     device_reference.use(other)
@@ -148,3 +151,30 @@ def test_a_problem_keeps_its_kind_when_it_is_made_small(tmp_path):
     )
     assert small.small_problem(kernel, Problem(n=64), 1 << 16) == Problem(n=32)
     assert small.small_problem(kernel, Problem(n=1 << 24), 1 << 16, kept=["n"]) is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "calls"),
+    [("factor * x", 1), ("np.exp(x) / 3", 2)],
+    ids=["exact data decide", "bounds of elements"],
+)
+def test_a_large_problem_takes_two_calls_of_its_reference_at_most(
+    reference, calls, library, tmp_path
+):
+    """It is the smallest declared one, and a matrix, whose size is no product of its fields."""
+    device_reference.use(None)
+    mark = f"open({str(tmp_path / 'calls')!r}, 'a').write(f'{{x.size}} ')"
+    kernel = load_file(
+        write_space(
+            tmp_path,
+            ("return factor * x", f"{mark}\n    return {reference}"),
+            ("rng.standard_normal(p.n,", "rng.standard_normal((p.n, p.n),"),
+            ("Out(p.n)", "Out((p.n, p.n))"),
+            ("[Problem(n=1000)]", "[Problem(n=256)]"),
+        )
+    )
+    for which, seed in ((EXACT, 0), (RANDOM, 0), (RANDOM, 1)):
+        prepare_dataset(kernel, Problem(n=256), which, seed)
+        sizes = (tmp_path / "calls").read_text().split()
+        assert sizes.count("65536") == calls
+        (tmp_path / "calls").write_text("")

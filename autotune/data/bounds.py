@@ -33,6 +33,14 @@ def is_large(dataset: Dataset, seconds: float = 0.0) -> bool:
 
 
 @dataclass(frozen=True)
+class Smaller:
+    """Makes data sets of smaller problems, complete or with inputs alone, which need no data set of a larger one."""
+
+    prepared: Prepared
+    drawn: Callable[[Problem], Dataset]
+
+
+@dataclass(frozen=True)
 class Bounds:
     """The bounds of one data set. ``probe`` is the exact data set that shows which outputs are exact."""
 
@@ -44,7 +52,7 @@ class Bounds:
     probe: Dataset | None
     evaluations: Evaluations
     #: Makes data sets of smaller problems, if the problem is large.
-    prepared: Prepared | None
+    smaller: Smaller | None
 
     def set(self) -> list[str]:
         """Set the bounds of all outputs, and write element bounds; return the outputs that have element bounds."""
@@ -78,33 +86,29 @@ class Bounds:
 
     def _errors_in_single(self, names: Sequence[str]) -> dict[str, float]:
         """Return the largest error of each output in float32; of a large problem if it decides a small one."""
-        if not names or (self.prepared and not self._single_decides(names)):
+        is_random = self.made.name == RANDOM
+        if not names or (is_random and self.smaller and not self._single_decides(names)):
             return {}
         found = self.evaluations.errors_in_single
         return {name: tolerance.largest(errors) for name, errors in found.items()}
 
     def _single_decides(self, names: Sequence[str]) -> bool:
         """Return whether the error of the reference in float32 widens a bound of a small problem."""
-        assert self.prepared
+        assert self.smaller
+        prepared = self.smaller.prepared
         small = small_problem(self.kernel, self.problem, PROBE_ELEMENTS)
         with suppress(SpecError):  # the kernel's functions refuse the small problem
-            if small is not None and not is_large(self.prepared(small, EXACT)):
-                probe, random = (self.prepared(small, which) for which in (EXACT, RANDOM))
+            if small is not None and not is_large(prepared(small, EXACT)):
+                probe, random = (prepared(small, which) for which in (EXACT, RANDOM))
                 without = {name: _common_bound(random, probe, name, 0.0) for name in names}
                 return any(random.bounds[name] > without[name] for name in names)
         return True
 
     def _carried(self, names: Sequence[str]) -> Mapping[str, tolerance.Carried]:
-        if not names or not self.prepared:
+        if not names or not self.smaller:
             return {}
-
-        def dataset(problem: Problem) -> Dataset:
-            assert self.prepared
-            return self.prepared(problem, self.made.name)
-
-        return carried_shares(
-            self.kernel, self.problem, dataset, names, count_of(self.made.arguments)
-        )
+        elements = count_of(self.made.arguments)
+        return carried_shares(self.kernel, self.problem, self.smaller.drawn, names, elements)
 
 
 def _without_errors(exact: list[str], errors: Mapping[str, float]) -> list[str]:

@@ -40,7 +40,7 @@ _FAR, _FAR_SHARE = 32.0, 1 / 4096
 #: Largest ratio of the shares of two problems that are equal but for chance.
 _SAME = 1.25
 
-#: Returns the data set of a problem of the kernel.
+#: Returns the inputs of a problem of the kernel.
 Datasets: TypeAlias = Callable[[Problem], Dataset]
 
 

@@ -23,7 +23,7 @@ from autotune.data import tolerance
 from autotune.data.bounds import LONG_S, Prepared, is_large
 from autotune.data.dataset import EXACT, RANDOM, Dataset
 from autotune.data.reference import ArrayLibrary, expected_outputs, reevaluated
-from autotune.data.small import PROBE_ELEMENTS, elements_of, small_problem
+from autotune.data.small import MIN_ELEMENTS, PROBE_ELEMENTS, elements_of, small_problem
 from autotune.errors import SpecError
 from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.sizes import cost_of
@@ -31,18 +31,15 @@ from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
 #: Largest number of elements of the problem that shows loops over elements.
-_TINY_ELEMENTS = 1 << 10
-#: Seconds for each element, and ratio to NumPy's seconds, above which a reference loops over elements.
-_SLOW_S, _SLOW_RATIO = 4e-6, 16.0
+_TINY_ELEMENTS = 1 << 12
+#: Seconds for a call, seconds for each element, and ratio to NumPy's seconds, above which it loops over elements.
+_CALL_S, _SLOW_S, _SLOW_RATIO = 0.02, 4e-6, 16.0
 #: Power of the number of elements with which the time of an evaluation grows, if a kernel declares no `work`.
 _GROWTH = 1.5
 #: Number of elements of an array from which libraries need indices of 64 bits.
 _MAX_ELEMENTS = 1 << 31
 #: Largest difference from NumPy in roundings of float64, and as a share of what rounding explains in a sum.
 _ROUNDINGS, _SHARE_OF_SUM = 8, 0.25
-
-#: Least ratio of the number of elements to that of the compared problem.
-_MIN_RATIO = 4
 
 _library: ArrayLibrary | None = None
 
@@ -97,7 +94,7 @@ def place_of(
     """Return where the reference of a data set is evaluated. ``prepared`` makes data sets of small problems."""
     library = _library
     counts = [argument.count for argument in dataset.arguments]
-    is_small = sum(counts) < _MIN_RATIO * PROBE_ELEMENTS
+    is_small = sum(counts) < MIN_ELEMENTS
     if library is None or is_small or max(counts) >= _MAX_ELEMENTS:
         return ReferencePlace()
     small = small_problem(kernel, problem, PROBE_ELEMENTS)
@@ -173,7 +170,7 @@ def _loops(kernel: Kernel, library: ArrayLibrary, dataset: Dataset) -> bool:
     reevaluated(kernel, dataset, {})
     seconds, numpy_s = middle_s - begin_s, time.perf_counter() - middle_s
     elements = sum(argument.count for argument in dataset.arguments)
-    return seconds > max(_SLOW_S * elements, _SLOW_RATIO * numpy_s)
+    return seconds > max(_CALL_S + _SLOW_S * elements, _SLOW_RATIO * numpy_s)
 
 
 def _differences(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> Iterator[str]:

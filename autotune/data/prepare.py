@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from autotune import cache
 from autotune.data.arguments import Argument, argument_of, check_array, offsets_of
-from autotune.data.bounds import Bounds, Prepared, is_large
+from autotune.data.bounds import Bounds, Prepared, Smaller, is_large
 from autotune.data.dataset import (
     EXACT,
     MANIFEST,
@@ -33,7 +33,7 @@ from autotune.data.device_reference import place_of
 from autotune.data.draw import Draw
 from autotune.data.evaluations import Evaluations
 from autotune.data.reference import stored_values
-from autotune.data.small import MANY_ELEMENTS, PROBE_ELEMENTS, elements_of, small_problem
+from autotune.data.small import MIN_ELEMENTS, PROBE_ELEMENTS, count_of, elements_of, small_problem
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
@@ -80,7 +80,7 @@ def prepare_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0)
     drawn = drawn_dataset(kernel, problem, which, seed)
     if drawn.bounds or "reference" not in kernel.hooks:
         return drawn
-    probe = _exactness_probe(kernel, problem, which, seed)
+    probe = _exactness_probe(kernel, problem, drawn)
     key = int(dataset_key(kernel, problem, which, seed)[:32], 16)
     try:
         with cache.scratch() as scratch:
@@ -98,7 +98,7 @@ def _unwritten(kernel: Kernel, problem: Problem, failure: str) -> AutotuneError:
     )
 
 
-def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset | None:
+def _exactness_probe(kernel: Kernel, problem: Problem, drawn: Dataset) -> Dataset | None:
     """Return the exact data set that shows whether each output is computed without rounding.
 
     The probe of random data belongs to the same problem. The probe of exact data belongs to the smallest
@@ -109,15 +109,17 @@ def _exactness_probe(kernel: Kernel, problem: Problem, which: str, seed: int) ->
     """
     if "reference" not in kernel.hooks:
         return None
-    if which == RANDOM:
+    if drawn.name == RANDOM:
         is_declared = kernel.tolerance_of(problem) is not None
         return None if is_declared else prepare_dataset(kernel, problem, EXACT, _PROBE_SEED)
     large = (known for known in kernel.all_problems() if size_of(known) >= _MIN_PROBE_SIZE)
     smallest = min(large, key=size_of, default=problem)
     with suppress(SpecError):  # the kernel's functions refuse this problem
-        if size_of(smallest) > MANY_ELEMENTS < elements_of(kernel, smallest):
+        is_own = kernel.normal(smallest) == kernel.normal(problem)
+        elements = count_of(drawn.arguments) if is_own else elements_of(kernel, smallest)
+        if elements >= MIN_ELEMENTS:
             smallest = small_problem(kernel, smallest, PROBE_ELEMENTS) or smallest
-        if (kernel.normal(smallest), seed) != (kernel.normal(problem), _PROBE_SEED):
+        if (kernel.normal(smallest), drawn.seed) != (kernel.normal(problem), _PROBE_SEED):
             return prepare_dataset(kernel, smallest, EXACT, _PROBE_SEED)
     return None
 
@@ -160,7 +162,9 @@ def _evaluated(
         if stored.dtype.kind in "fc":
             is_held[name] = held
     evaluations = Evaluations(kernel, made, tuple(is_held), key, place.library)
-    smaller = prepared if is_large(made, seconds) else None
+    smaller = None
+    if is_large(made, seconds):
+        smaller = Smaller(prepared, partial(drawn_dataset, kernel, which=made.name))
     by_element = Bounds(kernel, problem, made, is_held, probe, evaluations, smaller).set()
     return replace(
         made,

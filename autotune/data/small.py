@@ -19,6 +19,8 @@ from autotune.values import Problem
 MANY_ELEMENTS = 1 << 22
 #: Number of elements of a small problem that shows a property of a kernel's functions.
 PROBE_ELEMENTS = 1 << 16
+#: Number of elements from which such a problem takes the place of another.
+MIN_ELEMENTS = 4 * PROBE_ELEMENTS
 #: Binary logarithms of the values that the fields of a small problem keep at most.
 _POWERS = range(4, 31)
 #: Highest cost of a small problem for each element that it may have; see `cost_of`.

@@ -84,8 +84,8 @@ BOUNDS: dict[str, Off] = {
     ),
     "exact: at a declared size": function(
         "_exactness_probe",
-        lambda kept, kernel, problem, which, seed: (
-            None if which == EXACT else kept(kernel, problem, which, seed)
+        lambda kept, kernel, problem, drawn: (
+            None if drawn.name == EXACT else kept(kernel, problem, drawn)
         ),
         prepare,
     ),
