@@ -26,6 +26,7 @@ from autotune.data.dataset import EXACT, RANDOM, Dataset
 from autotune.data.fixed import fixed_inputs, redraws
 from autotune.data.prepare import prepare_dataset
 from autotune.data.reference import reevaluated
+from autotune.data.small import MANY_ELEMENTS, PROBE_ELEMENTS, elements_of, small_problem
 from autotune.errors import SpecError
 from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.spec import Kernel
@@ -78,14 +79,18 @@ class _Effect:
 
 
 def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
-    """Change every input of the smallest problem; return the inputs whose change no data set refuses.
+    """Change every input of the smallest problem, made small; return the inputs whose change no data set refuses.
 
     The result is kept with the random data set. Without a reference it is empty.
     """
     if "reference" not in kernel.hooks:
         return ()
     datasets, ordered = list[Dataset](), sorted(problems, key=size_of)
-    for problem in ordered:
+    for declared in ordered:
+        problem = declared
+        with suppress(SpecError):  # the kernel's functions refuse the problem
+            if elements_of(kernel, declared) > MANY_ELEMENTS:
+                problem = small_problem(kernel, declared, PROBE_ELEMENTS) or declared
         datasets = [prepare_dataset(kernel, problem, which, seed) for which in (RANDOM, EXACT)]
         if any(argument.count >= _BLOCK for argument in _inputs(kernel, datasets[0])):
             break
