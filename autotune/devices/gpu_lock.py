@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
 from autotune.files import cache_folder
+
+_COMPUTING = threading.Lock()
 
 
 @cache
@@ -27,8 +30,12 @@ def sampling(uuid: str) -> Iterator[None]:
 
 @contextmanager
 def computing(uuid: str) -> Iterator[None]:
-    """Wait until no process samples on a GPU, and let none begin while the context lasts."""
-    yield from _locked(uuid, fcntl.LOCK_EX)
+    """Wait until no process samples on a GPU, and let none begin while the context lasts.
+
+    One thread of a process computes at a time: a locked file excludes other processes only.
+    """
+    with _COMPUTING:
+        yield from _locked(uuid, fcntl.LOCK_EX)
 
 
 def _locked(uuid: str, operation: int) -> Iterator[None]:
