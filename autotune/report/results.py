@@ -329,13 +329,14 @@ def verification(content: ReportContent) -> Table:
                     "Bound": wording.number(checks.bound, 3),
                     "Bound used": wording.percent(used),
                     "Deterministic": _determinism(entry),
+                    "Verified against": wording.one_line(checks.reference),
                     "Data": ", ".join(
                         f"{wording.one_line(name)} {least:.4g} … {most:.4g}"
                         for name, (least, most) in checks.drawn.items()
                     ),
                 }
             )
-    return Table.of(rows, words=["Data"], wide="Data")
+    return Table.of(rows, words=["Verified against", "Data"], wide="Data")
 
 
 def _determinism(entry: TunedProblem) -> str:

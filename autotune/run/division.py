@@ -242,7 +242,13 @@ class Division:
             with self._lock:
                 self._undecided[found.problem] = tuner
             raise
-        request = self.request
+        request, random = self.request, found.job.datasets[-1]
+        if random.difference:
+            warnings.warn(
+                f"{request.kernel.name} ({found.problem}): NumPy evaluates the reference, because "
+                f"{random.difference}",
+                stacklevel=2,
+            )
         return ProblemResult(
             found.problem,
             found.measured,
@@ -253,7 +259,8 @@ class Division:
             sanitized=len(race.finalists) if race and self.sanitizes else None,
             ended_by=found.ended_by,
             agreed=found.job.datasets[0].agreed,
-            drawn=drawn_ranges(found.job.datasets[-1]),
+            drawn=drawn_ranges(random),
+            reference=random.reference,
         )
 
 

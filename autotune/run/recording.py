@@ -322,5 +322,6 @@ def _checks(run: RunResult, result: ProblemResult, row: Measurement) -> Checks |
         unseen=run.unseen,
         agreed=result.agreed,
         drawn=result.drawn,
+        reference=result.reference,
         differs=run.differs.get(row.configuration, ()),
     )

@@ -55,6 +55,8 @@ class ProblemResult:
     agreed: int = 0
     #: Smallest and largest finite number of each array of the random data.
     drawn: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    #: Library and device that evaluated the reference of the random data; empty if it is unknown.
+    reference: str = ""
 
     @property
     def trials(self) -> tuple[Measurement, ...]:

@@ -141,6 +141,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drawn: Mapping[Text, tuple[float, float]] = {}
     #: Clear differences from the reference on values that the data never hold.
     differs: tuple[Text, ...] = ()
+    #: Library and device that evaluated the reference of the random data; empty in older records.
+    reference: Text = ""
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):

@@ -19,6 +19,8 @@ from autotune.kernel.spec import Kernel
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1 << 22)
+#: A newer NumPy warns of what CuPy does, and a warning is an error in tests.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture
