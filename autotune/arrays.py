@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,6 +101,15 @@ def _copy_and_compare(new: NDArray[Any], old: NDArray[Any]) -> bool:
     old = np.ascontiguousarray(old)  # read more than once
     _copy(new, old)
     return np.array_equal(new, old) or np.array_equal(new, old, equal_nan=True)
+
+
+def available_bytes() -> int | None:
+    """Return the memory that this machine can give to a process; None if it does not say."""
+    with suppress(OSError), open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    return None
 
 
 def usable_cores() -> int:

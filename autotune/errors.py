@@ -8,6 +8,7 @@
     ├── DeviceError               4  no usable device
     ├── MissingDependencyError    1  an optional package is not installed; the message has the pip command.
     │                                Also an ImportError
+    ├── OutOfMemoryError          1  the data of a problem do not fit the memory. Also a MemoryError
     ├── StoreError                1  the results store cannot be read or written
     ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
     ├── RegressionError           5  a tuned entry is now slower, wrong or stale; so is an exported header
@@ -133,6 +134,10 @@ class FleetError(AutotuneError):
 
 #: The end of the message of an interruption.
 KEPT = "every finished measurement is kept; run the same command to continue"
+
+
+class OutOfMemoryError(AutotuneError, MemoryError):
+    """The data of a problem do not fit the memory of this machine."""
 
 
 class Interrupted(AutotuneError):

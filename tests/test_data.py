@@ -20,7 +20,7 @@ from autotune.cli import run
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import Draw
 from autotune.data.prepare import drawn_dataset, prepare_dataset
-from autotune.errors import AutotuneError, SpecError
+from autotune.errors import AutotuneError, OutOfMemoryError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.values import Problem
@@ -191,6 +191,26 @@ def test_an_expectation_that_the_output_cannot_hold_is_refused(kernel, dtype, ex
     with pytest.raises(SpecError, match=message) as caught:
         prepare_dataset(kernel(*expecting(dtype, expected)), PROBLEM, RANDOM)
     assert str(caught.value).startswith("scale (scale.py): ")
+
+
+@pytest.mark.parametrize("count", ["1 << 40", "1 << 50"], ids=["zeros", "more than addresses"])
+def test_a_problem_beyond_the_memory_ends_with_what_is_needed_and_free(kernel, count):
+    """Before its reference runs; numbers that are drawn are in memory first."""
+    given = kernel(
+        ("rng.standard_normal(p.n, dtype=np.float32)", "np.zeros(8, np.float32)"),
+        ("Out(p.n)", f"Out({count})"),
+        ("return factor * x", "raise KeyError"),
+    )
+    with pytest.raises(
+        OutOfMemoryError, match=r"its reference need \d+\.\d GB of memory, and [\d.]+ GB are"
+    ):
+        prepare_dataset(given, PROBLEM, EXACT)
+
+
+def test_a_reference_without_memory_ends_in_one_error(kernel):
+    given = kernel(("return factor * x", "return np.ones(1 << 55)"))
+    with pytest.raises(OutOfMemoryError, match=r"need more memory than is free \([\d.]+ GB\)"):
+        prepare_dataset(given, PROBLEM, EXACT)
 
 
 SCALARS = {

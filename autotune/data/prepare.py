@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune import cache
+from autotune.arrays import available_bytes
 from autotune.data.arguments import Argument, argument_of, check_array, offsets_of
 from autotune.data.bounds import Bounds, Prepared, Smaller, is_large
 from autotune.data.dataset import (
@@ -32,9 +34,9 @@ from autotune.data.dataset import (
 from autotune.data.device_reference import place_of
 from autotune.data.draw import Draw
 from autotune.data.evaluations import Evaluations
-from autotune.data.reference import stored_values
+from autotune.data.reference import stored_values, wide_bytes
 from autotune.data.small import MIN_ELEMENTS, PROBE_ELEMENTS, count_of, elements_of, small_problem
-from autotune.errors import AutotuneError, SpecError
+from autotune.errors import AutotuneError, OutOfMemoryError, SpecError
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem, size_of
@@ -127,9 +129,38 @@ def _exactness_probe(kernel: Kernel, problem: Problem, drawn: Dataset) -> Datase
 def _draw_dataset(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) -> None:
     """Write a data set without expected outputs to a folder."""
     kernel = kernel.of_problem(problem)
-    arguments, arrays = _drawn_arguments(kernel, problem, Draw(which == EXACT, key))
+    with _converted_memory_errors(kernel, problem):
+        arguments, arrays = _drawn_arguments(kernel, problem, Draw(which == EXACT, key))
+    if "reference" in kernel.hooks:
+        _require_memory(kernel, problem, arguments)
     save_arrays(folder, arrays)
     (folder / MANIFEST).write_bytes(encoded_manifest(Dataset(which, folder, tuple(arguments), {})))
+
+
+def _require_memory(kernel: Kernel, problem: Problem, arguments: Sequence[Argument]) -> None:
+    """Raise `OutOfMemoryError` if the arrays of a reference do not fit: inputs and outputs, mostly in float64."""
+    arrays = [argument for argument in arguments if argument.kind != "scalar"]
+    needed = sum(argument.count * wide_bytes(argument.value_type) for argument in arrays)
+    free = available_bytes()
+    if free is not None and needed > free:
+        raise OutOfMemoryError(
+            f"{kernel.name} ({problem}): the arrays of its reference need {needed / 1e9:.1f} GB of memory, "
+            f"and {free / 1e9:.1f} GB are free; use a smaller problem or a machine with more memory"
+        )
+
+
+@contextmanager
+def _converted_memory_errors(kernel: Kernel, problem: Problem) -> Iterator[None]:
+    try:
+        yield
+    except OutOfMemoryError:
+        raise
+    except MemoryError as error:
+        free = available_bytes()
+        raise OutOfMemoryError(
+            f"{kernel.name} ({problem}): its arguments or reference need more memory than is free"
+            f"{f' ({free / 1e9:.1f} GB)' if free else ''}: {error}; use a smaller problem"
+        ) from error
 
 
 def _evaluated(
@@ -143,7 +174,8 @@ def _evaluated(
     place = place_of(kernel, problem, made, prepared)
     kernel = kernel.of_problem(problem)
     wall_begin_s, cpu_begin_s = time.perf_counter(), time.process_time()
-    expected, place = place.expected(kernel, made)
+    with _converted_memory_errors(kernel, problem):
+        expected, place = place.expected(kernel, made)
     # The smaller time: wall time includes other programs, CPU time adds up all cores.
     seconds = min(time.perf_counter() - wall_begin_s, time.process_time() - cpu_begin_s)
     outputs = {argument.name: argument for argument in made.arguments}

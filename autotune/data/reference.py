@@ -222,6 +222,11 @@ def _inputs(dataset: Dataset, without: Collection[str]) -> dict[str, NDArray[Any
     }
 
 
+def wide_bytes(dtype: np.dtype[Any]) -> int:
+    """Return the bytes of a number of a type in a reference."""
+    return int(_wide(dtype).itemsize)
+
+
 def _wide(dtype: np.dtype[Any], is_single: bool = False) -> np.dtype[Any]:
     real, pair = (np.float32, np.complex64) if is_single else (np.float64, np.complex128)
     return np.dtype({"f": real, "c": pair}.get(dtype.kind, dtype))

@@ -139,9 +139,8 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     agreed: Count = 0
     #: Smallest and largest finite number of each array of the random data.
     drawn: Mapping[Text, tuple[float, float]] = {}
-    #: Clear differences from the reference on values that the data never hold.
+    #: Clear differences from the reference on values that the data never hold; what evaluated it, if known.
     differs: tuple[Text, ...] = ()
-    #: Library and device that evaluated the reference of the random data; empty in older records.
     reference: Text = ""
 
 
@@ -149,9 +148,8 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
     """A median and its 95 % interval."""
 
     value: Measured
-    #: Lower end of the interval; None if not recorded.
+    #: Ends of the interval; None if not recorded.
     low: Measured | None = None
-    #: Upper end of the interval; None if not recorded.
     high: Measured | None = None
 
     @property
