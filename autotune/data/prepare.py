@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from autotune import cache
 from autotune.arrays import available_bytes
-from autotune.data.arguments import Argument, argument_of, check_array, offsets_of
+from autotune.data.arguments import (
+    Argument,
+    argument_of,
+    check_array,
+    declared_arguments,
+    offsets_of,
+)
 from autotune.data.bounds import Bounds, Prepared, Smaller, is_large
 from autotune.data.dataset import (
     EXACT,
@@ -45,6 +51,9 @@ from autotune.values import Problem, size_of
 _PROBE_SEED = 0
 #: Least size of its problem in elements.
 _MIN_PROBE_SIZE = 65
+
+#: Size of a problem whose memory is checked before its inputs are drawn, too.
+_EARLY_SIZE = 1 << 26
 
 
 def drawn_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -> Dataset:
@@ -129,6 +138,8 @@ def _exactness_probe(kernel: Kernel, problem: Problem, drawn: Dataset) -> Datase
 def _draw_dataset(kernel: Kernel, problem: Problem, which: str, key: int, folder: Path) -> None:
     """Write a data set without expected outputs to a folder."""
     kernel = kernel.of_problem(problem)
+    if "reference" in kernel.hooks and size_of(problem) > _EARLY_SIZE:
+        _require_memory(kernel, problem, list(declared_arguments(kernel, problem).values()))
     with _converted_memory_errors(kernel, problem):
         arguments, arrays = _drawn_arguments(kernel, problem, Draw(which == EXACT, key))
     if "reference" in kernel.hooks:
