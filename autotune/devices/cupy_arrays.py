@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -44,6 +45,8 @@ class CupyArrays:
             finally:
                 cupy.cuda.Device().synchronize()
                 cupy.fft.config.get_plan_cache().clear()
+                if pool.used_bytes():
+                    gc.collect()  # arrays in cycles, such as those of a traceback
                 pool.free_all_blocks()
 
     def from_host(self, array: NDArray[Any], dtype: np.dtype[Any]) -> Any:
