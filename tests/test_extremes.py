@@ -130,7 +130,7 @@ def test_what_float32_cannot_give_is_not_expected(differences):
             "return np.full(x.shape, x.sum(dtype=np.int64))",
             lambda x: np.full(x.shape, x.sum(dtype=np.int32)),
             "Out(p.n, 'int64')",
-            {"x plus 2147483548"},
+            {"x plus 2147483549"},
         ),
         ("return x.astype(np.float64) ** 2", lambda x: x * x, "Out(p.n)", {"x times 8192"}),
         (
