@@ -345,7 +345,7 @@ class ExecutorContract:
         for dtype, wide, bound in (("f4", "f8", 1e7), ("i4", "i4", 0.0), ("?", "?", 0.0)):
             want = self.buffer(executor, np.ones(100, wide))
             buffer = executor.allocate(100 * np.dtype(dtype).itemsize)
-            for poison in Poison:
+            for poison in (Poison.NAN, Poison.FINITE):
                 executor.poison(buffer, poison)
                 comparison = Comparison(buffer, np.dtype(dtype), want, 100, bound)
                 assert executor.inspect([comparison])[0][0].first_wrong == 0, (dtype, poison)
