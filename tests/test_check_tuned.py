@@ -134,7 +134,9 @@ def test_a_launch_that_the_kernel_does_not_compute_is_wrong_and_not_run(
     assert "grid is (7, 1, 1), expected" in capsys.readouterr().err
     size = entry["problem"]["n"] + (place == "portfolio")
     assert run(["lookup", "twin", f"n={size}"]) == 0
-    assert "its launch was changed by hand: launches[0].grid is (7, 1, 1)" in capsys.readouterr().out
+    assert (
+        "its launch was changed by hand: launches[0].grid is (7, 1, 1)" in capsys.readouterr().out
+    )
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
