@@ -47,7 +47,7 @@ def test_a_second_run_prints_the_record_as_json(project, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("origin", "edited", "command", "message"),
     [
-        ({}, "", COMMAND.replace("3evals", "4evals"), "measured again: the budget is larger"),
+        ({}, "", COMMAND.replace("3evals", "9evals"), "measured again: the budget is larger"),
         ({"driver": "older"}, "", COMMAND, "measured again: the driver changed: older -> "),
         ({}, "// edited", COMMAND, "measured again: its source changed"),
     ],
