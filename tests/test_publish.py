@@ -27,7 +27,7 @@ PROGRAM = """
 int main() {
   for (long long n : {SIZES}) {
     const auto found = autotune::saxpy::lookup(static_cast<autotune::saxpy::device>(0), n);
-    std::printf("BLOCK=%d, ITEMS=%d\\n", found.BLOCK, found.ITEMS);
+    std::printf("BLOCK=%d, ITEMS=%d\\n", found->BLOCK, found->ITEMS);
   }
 }
 """
