@@ -252,6 +252,7 @@ def test_the_rate_of_tensor_cores_is_that_of_halves(tmp_path, monkeypatch, dtype
     fields = {"m": "integer", "n": "integer", "steps": "integer", "dtype": "categorical"}
     document |= {"kernel": "hmma", "fields": fields, "problems": document["problems"][:1]}
     del document["portfolio"]
+    document["defaults"] = [{**document["defaults"][0], "problem": wanted}]
     file = tmp_path / H100.folder / "hmma.json"
     file.parent.mkdir()
     file.write_text(json.dumps(document))
