@@ -254,7 +254,7 @@ def problems_of(kernel: str, count: int) -> list[dict[str, int | str]]:
 
 
 def answer_of(kernel: str, where: int, problem: dict[str, int | str]) -> str:
-    """What the program prints of Python's answer, which is checked against the kernel."""
+    """Check an answer of `lookup` against the kernel; return the line that the C++ program should print."""
     first, declared = records_of(kernel)[0], kernel_of(kernel)
     place = {"arch": where} if where > 0 else {"device": records_of(kernel)[-1 - where].device.name}
     try:

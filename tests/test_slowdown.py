@@ -33,7 +33,7 @@ def raced(
 
 
 def replayed(file: Path, loss: float) -> Counter[str]:
-    """What the rule says where one session is the record and another one the gate's."""
+    """Count the verdicts of all pairs of sessions: the first is recorded, the second is the gate's."""
     sessions: dict[str, list[Any]] = {}
     for row in json.loads(file.read_text())["rows"]:
         sessions.setdefault(row["kernel"], []).append(row["races"])
