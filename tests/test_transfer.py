@@ -161,7 +161,7 @@ def test_compilers_of_a_gpu_begin_with_all_of_a_small_space(tmp_path):
     class Begun(Exception):
         """The search would draw its data next."""
 
-    def job(_):
+    def job_to_search(*_):
         raise Begun
 
     kernel, suggested = load_file(write_space(tmp_path)), []
@@ -175,7 +175,7 @@ def test_compilers_of_a_gpu_begin_with_all_of_a_small_space(tmp_path):
             start=lambda: suggested.clear(),
             compilers=SimpleNamespace(suggest=suggested.extend),
             compile_job=lambda configuration, problem: configuration["BLOCK"],
-            job=job,
+            job_to_search=job_to_search,
         )
         with pytest.raises(Begun):
             ProblemSearch(bench, None, 1, ignore).search(
@@ -189,15 +189,21 @@ def test_the_seconds_of_a_search_and_of_its_continuation_add_up(monkeypatch):
     problem = Problem(n=1000)
     bench = SimpleNamespace(
         device=SimpleNamespace(is_cuda=False),
-        request=SimpleNamespace(seed=0),
+        request=SimpleNamespace(seed=0, effort=SimpleNamespace(finalists=1)),
         clock_s=lambda: 0.0,
         start=lambda: None,
-        job=lambda _: None,
+        job_to_search=lambda *_: (None, None),
         worker=SimpleNamespace(prepare=lambda _: None),
         compilers=SimpleNamespace(drop=lambda: None),
     )
     session = SimpleNamespace(
-        measurements={}, awaited={}, known=list, remembered=list, ended_by="budget", outlook=None
+        measurements={},
+        awaited={},
+        known=list,
+        remembered=list,
+        ended_by="budget",
+        outlook=None,
+        finish=lambda _: False,
     )
     evaluator = nullcontext(SimpleNamespace(twins={}))
     for name, result in (("_first", []), ("_evaluator", evaluator), ("_session", session)):

@@ -382,6 +382,7 @@ def test_the_compilers_do_not_wait_for_the_reference(
     assert binaries >= 1
 
 
+@pytest.mark.gpu
 def test_doctor_tunes_limits_into_the_users_records(capsys: pytest.CaptureFixture[str]) -> None:
     device = choose_device("cuda:0")
     assert run(["doctor", "--limits", "--json", "--device", "cuda:0"]) == 0
