@@ -205,7 +205,7 @@ def test_the_seconds_of_a_search_and_of_its_continuation_add_up(monkeypatch):
         outlook=None,
         finish=lambda _: False,
     )
-    evaluator = nullcontext(SimpleNamespace(twins={}))
+    evaluator = nullcontext(SimpleNamespace(twins={}, job=None))
     for name, result in (("_first", []), ("_evaluator", evaluator), ("_session", session)):
         monkeypatch.setattr(ProblemSearch, name, lambda *_, result=result: result)
     monkeypatch.setattr(ProblemSearch, "_strategy", lambda *_: None)
