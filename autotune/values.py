@@ -113,6 +113,9 @@ class Configuration(Fields):
     __slots__ = ()
     _noun = "parameter"
 
+    def __str__(self) -> str:
+        return super().__str__() or "no parameters"
+
 
 class Problem(Fields):
     """A problem of a kernel: sizes, and categorical fields such as ``dtype``.

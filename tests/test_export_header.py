@@ -416,6 +416,11 @@ def test_a_record_of_nothing_but_a_default(tmp_path: Path) -> None:
     syntax_check(render([only]), tmp_path)
 
 
+def test_a_kernel_without_parameters_has_a_header(tmp_path: Path) -> None:
+    only = record(parameters={}, default=plan(configuration={}))
+    syntax_check(render([only]), tmp_path)
+
+
 def test_a_value_that_is_declared_no_more_answers_nothing() -> None:
     older = record(
         [entry(problem(64, 64), plan(64, "3xtf32"))],

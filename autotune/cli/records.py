@@ -77,6 +77,7 @@ def lookup(
     from autotune.kernel.parsing import sizes
     from autotune.tuned.lookup import lookup as answer
     from autotune.tuned.reading import read_layers
+    from autotune.values import Configuration
 
     problem = sizes(",".join(fields))
     for name in problem:
@@ -108,7 +109,7 @@ def lookup(
     if as_json:
         emit_json(facts)
         return
-    click.echo(shown(", ".join(f"{name}={value}" for name, value in found.items())))
+    click.echo(shown(str(Configuration(found))))
     click.echo(shown(f"  quality: {found.quality}"))
     for launch in found.launches:
         click.echo(shown(launch_text(launch)))
