@@ -80,6 +80,16 @@ def test_a_declaration_reads_back():
             {"KIND": ("X",), "KIND_X": (1,)},
             r"the macro KIND_X has two meanings",
         ),
+        (
+            {"BLOCK": (1, 0x9E3779B97F4A7C15)},
+            r"BLOCK: \[11400714819323198485\] needs more than 63 bits.*@k.defines: \{'BLOCK': '0x",
+        ),
+        (
+            {"problems": [Problem(n=2**63)]},
+            r"problem field n=9.* needs more than 63 bits.*np.uint64",
+        ),
+        ({"problems": [Problem(keys=1)]}, r"problem field 'keys' is reserved; .* 'keys_0'"),
+        ({"replace": (1, 2)}, r"parameter 'replace' is reserved"),
         ({"source": None}, r"either one source or sources"),
         ({"layout": {"lda": 1.5}}, r"problem field lda=1.5 must be an int"),
         (
@@ -95,6 +105,13 @@ def test_a_declaration_reads_back():
 def test_a_wrong_declaration_is_refused(options, message):
     with pytest.raises(SpecError, match=message):
         kernel(**options)
+
+
+def test_a_define_beyond_63_bits_is_refused():
+    k = kernel()
+    k.defines(lambda c, p: {"SEED": 2**63})
+    with pytest.raises(SpecError, match=r"SEED=9\d+ needs more than 63 bits; .*'SEED': '9\d+ull'"):
+        k.macros(k.default(), Problem(n=1), DEVICE)
 
 
 def strided(**options):
@@ -183,7 +200,7 @@ def test_an_unknown_field_of_the_command_line_is_told_the_layout_too():
     [
         ("kernel name", ["int", "device", "Copy2D", "a_1"], ["_a", "a b", "", "a\n", "a-b"]),
         ("parameter", ["EOF", "LONG_MAX", "block_size_x", "p"], ["int", "threadIdx", "device"]),
-        ("problem field", ["p", "row", "int", "number", "items"], ["lambda", "device", "kernel"]),
+        ("problem field", ["p", "row", "int", "number", "item"], ["lambda", "device", "items"]),
         ("argument", ["x", "Out", "n", "arch"], ["../x", "a/b", "x.expected", "None", 3, ""]),
     ],
 )

@@ -15,7 +15,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from autotune.errors import SpecError, unknown
-from autotune.values import Problem, Value
+from autotune.kernel.expression import MAX_INTEGER
+from autotune.values import Fields, Problem, Value
 
 #: Keywords of C++20, including alternative spellings.
 CPP_KEYWORDS = frozenset(
@@ -49,11 +50,14 @@ LOOKUP_ARGUMENTS = frozenset(("kernel", "arch", "device", "deterministic", "proj
 #: Prefix of the layout fields with the alignment offsets of arrays.
 OFFSET = "offset_"
 
+#: Methods of problems and configurations, whose fields are attributes.
+_METHODS = frozenset(name for name in dir(Fields) if not name.startswith("_"))
+
 #: Reserved words for each kind of name. Parameters are macros, and Python functions take the names.
 _TAKEN: dict[str, frozenset[str]] = {
     "kernel name": frozenset(),
-    "parameter": CPP_KEYWORDS | _CUDA | _PYTHON | {"device"},
-    "problem field": _PYTHON | LOOKUP_ARGUMENTS,
+    "parameter": CPP_KEYWORDS | _CUDA | _PYTHON | _METHODS | {"device"},
+    "problem field": _PYTHON | _METHODS | LOOKUP_ARGUMENTS,
     "argument": _PYTHON,
     "variant": frozenset({"best"}),
     "source": CPP_KEYWORDS | _PYTHON,
@@ -93,6 +97,7 @@ def values_of(name: str, given: object) -> tuple[Value, ...]:
     values = _of_one_kind(listed) if is_listed else ()
     where = f"parameter {name}:"
     no_word = [v for v in values if isinstance(v, str) and not re.fullmatch(r"[A-Za-z0-9_]+", v)]
+    too_large = [value for value in values if isinstance(value, int) and is_too_large(value)]
     is_infinite = any(isinstance(v, float) and not math.isfinite(v) for v in values)
     refuse(
         (wrong := fault("parameter", name), wrong),
@@ -100,9 +105,20 @@ def values_of(name: str, given: object) -> tuple[Value, ...]:
         (not values, f"{where} values must be all numbers, all bool or all str: {given!r}"),
         (len(set(values)) < len(values), f"{where} a value occurs twice in {given!r}"),
         (is_infinite, f"{where} a value of {given!r} is not a finite number"),
+        (
+            too_large,
+            f"{where} {too_large} needs more than 63 bits, which no record holds; give numbers such as "
+            f"(0, 1) and write their values in the source, or as texts in @k.defines: "
+            f"{{'{name}': '0x9E3779B97F4A7C15ull'}}",
+        ),
         (no_word, f"{where} {no_word} cannot be part of a C identifier"),
     )
     return values
+
+
+def is_too_large(value: int) -> bool:
+    """Return whether an integer needs more than 63 bits, which records and C++ headers cannot hold."""
+    return not -MAX_INTEGER <= value <= MAX_INTEGER
 
 
 def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
@@ -141,6 +157,11 @@ def fields_of(
         is_negative = is_int and value < 0 and name in layout and name.startswith(OFFSET)
         refuse(
             (not is_int and not is_text, f"problem field {name}={value!r} must be an int or a str"),
+            (
+                is_int and is_too_large(value),
+                f"problem field {name}={value} needs more than 63 bits, which no record holds; give it as "
+                f"an argument: np.uint64({value})",
+            ),
             (is_negative, f"layout field {name}={value}: the offset must be at least 0 elements"),
         )
     for problem in tuned:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autotune.errors import UsageError, unknown
+from autotune.kernel.expression import MAX_INTEGER
 from autotune.kernel.spec import Kernel
 from autotune.values import SOURCE, Configuration, Problem, Value
 
@@ -65,8 +66,10 @@ def _field(name: str, given: Any, example: Any) -> int | str:
     if not isinstance(example, int):
         return str(value)
     number = integer(value) if isinstance(value, str) else value
-    if not isinstance(number, int) or number < 0:
-        raise UsageError(f"problem field {name}={given}: expected an integer of at least 0")
+    if not isinstance(number, int) or not 0 <= number <= MAX_INTEGER:
+        raise UsageError(
+            f"problem field {name}={given}: expected an integer from 0 to {MAX_INTEGER}"
+        )
     return number
 
 

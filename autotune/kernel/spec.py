@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from autotune.devices.device import Device
 from autotune.errors import needing
 from autotune.kernel.declaration import Declaration
-from autotune.kernel.names import OFFSET, fault
+from autotune.kernel.names import OFFSET, fault, is_too_large
 from autotune.kernel.rules import DEVICE
 from autotune.project import Project, current_folder, project_of
 from autotune.values import SOURCE, Configuration, Problem, Value
@@ -381,6 +381,11 @@ class Kernel(Declaration):
             problem = self._compiled_in(p)
             returned = self.call_hook("defines", c, problem, device=device, fills=False)
             self._expect(isinstance(returned, Mapping), "defines", returned, "a dict of macros")
+            for name, value in returned.items():
+                is_integer = isinstance(value, Integral)
+                hint = f"write it as text, with its suffix in C: {name!r}: '{value}ull'"
+                if is_integer and is_too_large(int(value)):
+                    raise self.error(f"defines: {name}={value} needs more than 63 bits; {hint}")
             return {name: _literal(value) for name, value in returned.items()} | facts
         defines: dict[str, str] = {}
         for name, values in source.parameters.items():
