@@ -1,6 +1,7 @@
 """Binaries: addressed by content, kept across processes, and a compiler that hangs or dies."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from sample_spaces import SOURCE, write_space
 from autotune.compiling import binaries
 from autotune.compiling.binaries import CompileFailure, compile_now, compiled_for, first_error
 from autotune.compiling.job import CompileJob, compile_job
+from autotune.compiling.name_clashes import replaced_name, replaced_word
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
@@ -46,6 +48,55 @@ def job(tmp_path, device):
 
 def cached_files():
     return list(cache_folder("binaries").rglob("*.msgpack"))
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("declared", "macro", "message"),
+    [
+        ("const float* x, int n", ("x", "64"), "x replaces the name x in 'float* x'"),
+        ("int n) { auto& t = n; int t2[4];", ("t", "1.5"), "t replaces the name t in 'auto& t'"),
+        ("T value) { struct P { int pad; };", ("value", "value_a"), "value in 'T value'"),
+    ],
+)
+def test_a_macro_in_place_of_a_declared_name_is_named(job, declared, macro, message):
+    source = f"// int y;\n#define y 1\nvoid f({declared}"
+    found = replaced_name(replace(job, source=source, defines=(("y", "1"), macro)))
+    assert message in found
+    assert found.endswith("; rename one of the two")
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("int i = a * P; return P; case P: f(x & P); x = b[P];", "64"),
+        ("void f(const P x, float* y)", "float"),
+        ('char* text = "int P;"; f<float>(P);', "64"),
+    ],
+)
+def test_a_macro_that_is_used_replaces_no_name(job, source, value):
+    assert not replaced_name(replace(job, source=source, defines=(("P", value),)))
+
+
+def test_a_replaced_name_stands_before_the_message_of_the_compiler(job):
+    failed = compile_now(replace(job, defines=(("factor", "3"), *job.defines)))
+    assert re.match(
+        r"the parameter or macro factor replaces .* in 'float factor'.*error:", failed.message
+    )
+
+
+def test_a_word_of_the_dialect_is_refused_before_the_compiler(job):
+    failed = compile_now(replace(job, defines=(("SYNC", "1"), *job.defines)))
+    assert failed.message == (
+        "the parameter or macro SYNC is a word of dialect.h; rename it, for example SYNC_0"
+    )
+    math = replace(job, defines=(("MAX", "1"), ("WARP", "32"), ("NAN", "0")))
+    assert not replaced_word(math)
+    assert "MAX is a word of dialect_math.h" in replaced_word(
+        replace(math, source='#line 1 "dialect_math.h"\n')
+    )
 
 
 # ---------------------------------------------------------------- keys

@@ -16,6 +16,7 @@ import msgspec
 
 from autotune.cache import BINARIES, touch
 from autotune.compiling.job import CompileJob, compile_job
+from autotune.compiling.name_clashes import replaced_name, replaced_word
 from autotune.devices.base import Binary, CompileError, ResourceError
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
@@ -55,10 +56,13 @@ class Compiled:
 
 def compile_now(job: CompileJob) -> Compiled:
     """Compile in this process, through the cache; raise AutotuneError if a header changed since the job was made."""
+    is_dialect = job.language not in LANGUAGES
+    if is_dialect and (clash := replaced_word(job)):
+        return Compiled(None, clash, 0.0)
     cached = read_cached(job.key)
     if cached is not None:
         return cached
-    if job.language in LANGUAGES and (here := compiler(job.language).toolchain()) != job.toolchain:
+    if not is_dialect and (here := compiler(job.language).toolchain()) != job.toolchain:
         raise AutotuneError(
             f"{here} is installed here, but the run uses {job.toolchain}; install the same version"
         )
@@ -71,7 +75,9 @@ def compile_now(job: CompileJob) -> Compiled:
         _refuse_changed(job.headers)
         is_resource = isinstance(error, ResourceError)
         failure = CompileFailure.RESOURCES if is_resource else CompileFailure.REJECTED
-        return Compiled(None, first_error(str(error)), time.perf_counter() - start, failure)
+        clash = replaced_name(job) if is_dialect and not is_resource else ""
+        message = ": ".join(filter(None, (clash, first_error(str(error)))))
+        return Compiled(None, message, time.perf_counter() - start, failure)
     _refuse_changed(job.headers)
     binary = replace(binary, key=job.key)
     write_cached(binary)
