@@ -13,7 +13,8 @@ from functools import cache, partial
 from typing import Any
 
 from autotune.devices import nvrtc
-from autotune.devices.base import Binary, with_defines
+from autotune.devices.base import Binary, CompileError, with_defines
+from autotune.devices.compiler_options import foreign_option
 from autotune.devices.cuda_checks import checks_code
 from autotune.devices.cuda_executor import CudaExecutor
 from autotune.devices.cuda_stream import is_out_of_memory
@@ -65,6 +66,8 @@ class CudaBackend:
         device: Device,
         entries: Sequence[str] = (),
     ) -> Binary:
+        if foreign := foreign_option(options, is_cuda=True):
+            raise CompileError(foreign)
         chosen = [option for option in options if option.startswith("sm_")]
         flags = [option for option in options if not option.startswith("sm_")]
         if not any("std=" in flag for flag in flags):

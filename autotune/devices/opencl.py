@@ -37,6 +37,7 @@ from autotune.devices.base import (
     batch_size,
     with_defines,
 )
+from autotune.devices.compiler_options import foreign_option, opencl_options
 from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.host import host_difference
 from autotune.devices.opencl_devices import (
@@ -108,9 +109,12 @@ class OpenclBackend:
     ) -> Binary:
         cl = pyopencl_module()
         live, context = live_devices()[device.index], context_of(device.index)
-        has_language = any(option.startswith(_LANGUAGE_OPTION) for option in options)
-        flags = [*options] if has_language else [f"{_LANGUAGE_OPTION}CL3.0", *options]
-        program = cl.Program(context, with_defines(source, defines))
+        if foreign := foreign_option(options, is_cuda=False):
+            raise CompileError(foreign)
+        flags, macros = opencl_options(options)
+        if not any(option.startswith(_LANGUAGE_OPTION) for option in options):
+            flags.insert(0, f"{_LANGUAGE_OPTION}CL3.0")
+        program = cl.Program(context, with_defines(source, {**macros, **defines}))
         try:
             with _no_warnings():
                 program.build(options=flags, devices=[live], cache_dir=False)
@@ -118,6 +122,11 @@ class OpenclBackend:
             # PyOpenCL saves the source of a failed build in a file, and never removes it.
             if saved := re.search(r"\(source saved as (.*)\)", str(error)):
                 Path(saved[1]).unlink(missing_ok=True)
+            if "INVALID_BUILD_OPTIONS" in str(error):
+                raise CompileError(
+                    f"error: {device.name} refuses one of the options {' '.join(options)}; an option for "
+                    "some devices alone needs def options(c, device)"
+                ) from error
             raise CompileError(_build_log(program, live) or str(error)) from error
         (code,) = program.get_info(cl.program_info.BINARIES)
         local_bytes = cl.kernel_work_group_info.LOCAL_MEM_SIZE

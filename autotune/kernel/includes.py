@@ -11,10 +11,8 @@ import hashlib
 import io
 import os
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -115,14 +113,10 @@ class SearchPath:
 
 def search_path(options: Sequence[str], is_opencl: bool = False) -> SearchPath:
     """Return the search path that compiler options set; folders are relative to the working folder."""
-    words = list(options)
-    for option in options:
-        with suppress(ValueError):  # an open quotation mark
-            words += shlex.split(option) if " " in option else ()
-    folders = tuple(folder.strip("\"'") for folder in _values(_FOLDER, words))
-    files = (file.strip("\"'") for file in _values(_FILE, words))
+    folders = tuple(folder.strip("\"'") for folder in _values(_FOLDER, options))
+    files = (file.strip("\"'") for file in _values(_FILE, options))
     places = [os.path.join(folder, file) for file in files for folder in ("", *folders)]
-    macros = filter(_FILE_VALUE.search, _values(_MACRO, words))
+    macros = filter(_FILE_VALUE.search, _values(_MACRO, options))
     return SearchPath(folders, tuple(places), tuple(macros), is_opencl)
 
 

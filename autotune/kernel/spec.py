@@ -14,8 +14,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from autotune.devices.compiler_options import separate_options
 from autotune.devices.device import Device
-from autotune.errors import needing
+from autotune.errors import SpecError, needing
 from autotune.kernel.declaration import Declaration
 from autotune.kernel.names import OFFSET, fault, is_too_large
 from autotune.kernel.rules import DEVICE
@@ -232,7 +233,10 @@ class Kernel(Declaration):
             return ()
         options = self.call_hook("options", c, device=device)
         self._expect(isinstance(options, list | tuple), "options", options, "a list of strings")
-        return tuple(map(str, options))
+        try:
+            return separate_options(tuple(map(str, options)))
+        except SpecError as error:
+            raise self.error(f"options: {error}") from error
 
     def work_of(self, p: Problem) -> Work | None:
         """Return the minimum work of a problem; None if the kernel does not declare it."""
