@@ -289,7 +289,7 @@ def wrong_kernel(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr(Site, "searches_first", lambda *_: True, raising=False)
+    monkeypatch.setattr(Site, "uses_references", lambda *_: True)
     return lambda name: Trial(name, tmp_path, opencl_device)
 
 

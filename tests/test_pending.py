@@ -33,7 +33,7 @@ BLOCKS = (32, 64, 96, 128, 160, 192, 224, 256)
 class SearchFirst(Site):
     """This machine, with the reference of a CPU's kernel in a process of its own, too."""
 
-    def searches_first(self, request: Request) -> bool:
+    def uses_references(self, request: Request) -> bool:
         return True
 
 

@@ -338,7 +338,7 @@ SEARCH_FIRST = """
 import sys
 from autotune.cli import run
 from autotune.run.bench import Site
-Site.searches_first = lambda *_: True
+Site.uses_references = lambda *_: True
 sys.exit(run(sys.argv[1:]))
 """
 
@@ -356,7 +356,7 @@ def session_of(leader: int) -> list[int]:
 
 def tried(name: str, device: str, kill: tuple[int, float] | None) -> tuple[str, list[str]]:
     """Run a kernel in an empty folder, after a killed run if its moment is given; return its end and faults."""
-    Site.searches_first = lambda *_: True
+    Site.uses_references = lambda *_: True
     with tempfile.TemporaryDirectory() as temporary:
         os.chdir(temporary)
         folder = Path(temporary)

@@ -132,7 +132,7 @@ class FleetSite(Site):
         """Return a description without files: each machine makes its own data."""
         return without_files(kernel, problem, name, seed)
 
-    def searches_first(self, request: Request) -> bool:
+    def uses_references(self, request: Request) -> bool:
         return False
 
     def place(self, worker: DeviceWorker, job: Job) -> None:

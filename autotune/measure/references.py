@@ -55,21 +55,33 @@ class Need(IntEnum):
 
 
 class References:
-    """The process of one kernel's references and the queue of its tasks; any thread may use it."""
+    """The process of one kernel's references and the queue of its tasks; any thread may use it.
+
+    The first task starts it, or `start` does.
+    """
 
     def __init__(self, origin: Origin, fingerprint: str, device: Device) -> None:
         self._source: _Source = origin, fingerprint, device
         self._actor = ChildActor(prepare=open_kernel)
         self._tasks: PriorityQueue[tuple[int, int, Callable[[], object]]] = PriorityQueue()
         self._numbers = itertools.count()
-        threading.Thread(target=self._serve, daemon=True).start()
-        self._actor.start()
+        self._lock = threading.Lock()
+        self._has_started = False
+
+    def start(self) -> None:
+        """Start the process; return at once."""
+        with self._lock:
+            if not self._has_started:
+                self._has_started = True
+                threading.Thread(target=self._serve, daemon=True).start()
+                self._actor.start()
 
     def submit(self, need: Need, task: Callable[..., R], *args: Any) -> Future[R]:
         """Run ``task(source, *args)`` in the process when nothing more urgent waits.
 
         The future has the exception of the task; `AutotuneError` if the process ended.
         """
+        self.start()
         future: Future[R] = Future()
 
         def run() -> None:

@@ -6,7 +6,7 @@ They are the expected outputs of a kernel without a reference. With one they are
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -18,18 +18,19 @@ import numpy as np
 from autotune import cache
 from autotune.data.consensus import keep_expected, with_results
 from autotune.devices.base import Binary
+from autotune.devices.device import Device
 from autotune.errors import AutotuneError
-from autotune.kernel.space import enumerate_space, is_member
+from autotune.kernel.space import Space, is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.claim import Claim
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import launch, verify_configuration, write_results
 from autotune.measure.worker_state import Job
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem
 
 #: Number of configurations whose outputs are compared.
-_VOTERS = 5
-#: Maximum number of configurations that are tried to find `_VOTERS` that run.
+N_VOTERS = 5
+#: Maximum number of configurations that are tried to find `N_VOTERS` that run.
 _MAX_TRIED = 12
 #: Statuses of configurations that ran.
 _RAN = (Status.OK, Status.WRONG_RESULT)
@@ -48,20 +49,32 @@ class Verify(Protocol):
         """Compile a configuration, then run a task of the worker on it."""
 
 
+def voters(kernel: Kernel, problem: Problem, space: Space, device: Device) -> list[Configuration]:
+    """Return the configurations that vote, in order: the default, seeds, and random ones of a space."""
+    known = [kernel.default(), *map(kernel.completed, kernel.seeds)]
+    valid = [listed for listed in known if is_member(kernel, listed, device)]
+    drawn = space.sample(np.random.default_rng(0), _MAX_TRIED)
+    different = dict.fromkeys([*valid, *map(space.configuration, drawn)])
+    allowed = (candidate for candidate in different if kernel.allows(candidate, problem))
+    return list(islice(allowed, _MAX_TRIED))
+
+
 def agreed(
-    kernel: Kernel, job: Job, verify: Verify, submit: Callable[[Configuration], None]
+    kernel: Kernel,
+    job: Job,
+    candidates: Sequence[Configuration],
+    verify: Verify,
+    submit: Callable[[Configuration], None],
 ) -> Job:
     """Return a job with expected outputs for a kernel without a reference.
 
-    Up to `_VOTERS` configurations vote, the default first. The expected outputs are those of the first
-    configuration that more than half of the voters reproduce. ``submit`` gives a configuration to the
-    compilers. Raise `AutotuneError` if fewer than two configurations, or at most half of them, agree.
+    The first `NN_VOTERS` of the ``candidates`` that run vote; see `voters`. The expected outputs are those of
+    the first configuration that more than half of the voters reproduce. ``submit`` gives a configuration to
+    the compilers. Raise `AutotuneError` if fewer than two configurations, or at most half of them, agree.
     """
-    if "reference" in kernel.hooks or all(dataset.bounds for dataset in job.datasets):
-        return job
     with cache.scratch() as scratch:
         claimed = partial(_with_results, kernel, job, verify, Path(scratch))
-        vote = _vote(kernel, job, verify, submit, claimed)
+        vote = _vote(_submitted(candidates, submit), verify, claimed)
         if vote.job is not None:
             return replace(job, datasets=keep_expected(job.datasets, vote.job.datasets, vote.most))
     raise AutotuneError(
@@ -72,15 +85,16 @@ def agreed(
 
 
 def claimed(
-    kernel: Kernel,
     job: Job,
+    candidates: Sequence[Configuration],
     verify: Verify,
     submit: Callable[[Configuration], None],
     binary: Callable[[Configuration], Binary | None],
 ) -> Job | None:
     """Return a job with the claim that most voters reproduce; None if there is none.
 
-    ``submit`` gives a configuration to the compilers, and ``binary`` returns its binary.
+    The first `NN_VOTERS` of the ``candidates`` that run vote; see `voters`. ``submit`` gives a configuration
+    to the compilers, and ``binary`` returns its binary.
     """
 
     def claim(configuration: Configuration) -> Job | None:
@@ -89,7 +103,7 @@ def claimed(
         code = binary(configuration)
         return None if code is None else replace(job, claim=Claim(configuration, code))
 
-    return _vote(kernel, job, verify, submit, claim).job
+    return _vote(_submitted(candidates, submit), verify, claim).job
 
 
 @dataclass(frozen=True)
@@ -103,15 +117,13 @@ class _Vote:
 
 
 def _vote(
-    kernel: Kernel,
-    job: Job,
+    untried: Iterator[Configuration],
     verify: Verify,
-    submit: Callable[[Configuration], None],
     claimed: Callable[[Configuration], Job | None],
 ) -> _Vote:
     """Let configurations vote; ``claimed`` returns a job that expects the outputs of a configuration."""
     most = ran = 0
-    for claim, statuses in _claims(kernel, job, verify, submit, claimed):
+    for claim, statuses in _claims(untried, verify, claimed):
         votes, ran = statuses.count(Status.OK), len(statuses)
         if votes > 1 and 2 * votes > ran:
             return _Vote(claim, votes, ran)
@@ -120,24 +132,21 @@ def _vote(
 
 
 def _claims(
-    kernel: Kernel,
-    job: Job,
+    untried: Iterator[Configuration],
     verify: Verify,
-    submit: Callable[[Configuration], None],
     claimed: Callable[[Configuration], Job | None],
 ) -> Iterator[tuple[Job, list[Status]]]:
     """Yield, for each voter, a job that expects its outputs, with the status of every voter on that job.
 
     The voters are the first configurations that run.
     """
-    untried = _submitted(kernel, job, submit)
     for first in untried:
         if (claim := claimed(first)) is not None:
             break
     else:
         return
     tried = ((voter, verify(claim, voter).status) for voter in chain([first], untried))
-    ran = list(islice((pair for pair in tried if pair[1] in _RAN), _VOTERS))
+    ran = list(islice((pair for pair in tried if pair[1] in _RAN), N_VOTERS))
     yield claim, [status for _, status in ran]
     voters = [voter for voter, _ in ran]
     for voter in voters:
@@ -156,22 +165,11 @@ def _with_results(
 
 
 def _submitted(
-    kernel: Kernel, job: Job, submit: Callable[[Configuration], None]
+    candidates: Sequence[Configuration], submit: Callable[[Configuration], None]
 ) -> Iterator[Configuration]:
-    """Yield different valid configurations: the default, seeds, and random ones.
-
-    Compilers work on `_VOTERS` of them at a time.
-    """
-    known = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-    valid = [listed for listed in known if is_member(kernel, listed, job.device)]
-    space = enumerate_space(kernel, job.device)
-    drawn = space.sample(np.random.default_rng(0), _MAX_TRIED)
-    different = dict.fromkeys([*valid, *map(space.configuration, drawn)])
-    allowed = (
-        configuration for configuration in different if kernel.allows(configuration, job.problem)
-    )
-    tried = islice(allowed, _MAX_TRIED)
-    while batch := list(islice(tried, _VOTERS)):
+    """Yield configurations; compilers work on `N_VOTERS` of them at a time."""
+    for begin in range(0, len(candidates), N_VOTERS):
+        batch = candidates[begin : begin + N_VOTERS]
         for configuration in batch:
             submit(configuration)
         yield from batch

@@ -22,6 +22,7 @@ from autotune import cache
 from autotune.arrays import in_threads, usable_cores
 from autotune.compiling.binaries import Compiled
 from autotune.compiling.job import CompileJob, compile_job
+from autotune.data.bounds import is_large
 from autotune.data.dataset import EXACT, RANDOM, Dataset
 from autotune.data.prepare import drawn_dataset, prepare_dataset
 from autotune.devices.choose import backend
@@ -47,7 +48,7 @@ from autotune.measure.references import Need, References, make_all, make_dataset
 from autotune.measure.tasks import verify_configuration
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker_state import Job
-from autotune.run.agreement import agreed, claimed
+from autotune.run.agreement import N_VOTERS, agreed, claimed, voters
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Configuration, Problem
@@ -105,8 +106,11 @@ class Site:
         """Return the exact or the random data set of a problem."""
         return prepare_dataset(kernel, problem, name, seed)
 
-    def searches_first(self, request: Request) -> bool:
-        """Return whether searches begin before the reference is evaluated; on a CPU it would disturb timing."""
+    def uses_references(self, request: Request) -> bool:
+        """Return whether a process of its own evaluates references while the run measures.
+
+        On a CPU it would disturb timing.
+        """
         return request.device.is_cuda
 
     def place(self, worker: DeviceWorker, job: Job) -> None:
@@ -152,7 +156,7 @@ class BegunSite(Site):
         """Return the process that was started."""
         return self._actor
 
-    def searches_first(self, request: Request) -> bool:
+    def uses_references(self, request: Request) -> bool:
         return False
 
     def dataset(self, kernel: Kernel, problem: Problem, name: str, seed: int) -> Dataset:
@@ -185,7 +189,7 @@ class Bench:
         self._stack.callback(cache.tidy)
         self._off_budget_s = 0.0
         #: The process that evaluates references; None if this process does.
-        self.references: References | None = None
+        self.references = self._open_references()
         self.compilers = self._stack.enter_context(site.compilers(request))
         #: The worker of each device of the request, in order.
         self.workers = [
@@ -261,9 +265,13 @@ class Bench:
         The job then has a claim, and the future tells when `job` need not wait for the reference. ``waiting``
         is called if there is no claim to search with, because most configurations differ.
         """
-        if self.start_references() is None:
+        if self.references is None or not self.searches_first:
             return self.job(problem), None
+        self.references.start()
         self.start()
+        candidates = self._voters(problem)
+        for configuration in candidates[:N_VOTERS]:  # compilers work while inputs are drawn
+            self._submit_compile(problem, configuration)
         names, seed = (EXACT, RANDOM), self.request.seed
         draw = partial(drawn_dataset, self.kernel, problem, seed=seed)
         drawn = tuple(in_threads(draw, names, len(names)))
@@ -273,8 +281,8 @@ class Bench:
             return self.job(problem), None
         with self.off_budget():
             job = claimed(
-                self.kernel,
                 self._job_of(problem, drawn),
+                candidates,
                 self.verify,
                 partial(self._submit_compile, problem),
                 lambda configuration: self.compiled(configuration, problem).binary,
@@ -284,22 +292,22 @@ class Bench:
         waiting()
         return self.job(problem), None
 
-    def start_references(self) -> References | None:
-        """Start the process that evaluates references, unless searches wait for the reference; return it.
+    @property
+    def searches_first(self) -> bool:
+        """True if searches begin before the reference is evaluated.
 
         A search of one configuration has nothing to do meanwhile. A search for the least energy waits, too.
         """
-        request, fingerprint = self.request, own_fingerprint(self.kernel)
-        is_search = request.goal.writes_record and not request.objective.needs_energy
-        has_reference = "reference" in self.kernel.hooks
-        if not (is_search and has_reference and self.site.searches_first(request)):
+        is_search = self.request.goal.writes_record and not self.request.objective.needs_energy
+        return is_search and self.references is not None
+
+    def _open_references(self) -> References | None:
+        if "reference" not in self.kernel.hooks or not self.site.uses_references(self.request):
             return None
-        if self.references is None:
-            references = References(
-                self.site.origin_of(self.kernel, fingerprint), fingerprint, request.device
-            )
-            self.references = self._stack.enter_context(closing(references))
-        return self.references
+        fingerprint = own_fingerprint(self.kernel)
+        origin = self.site.origin_of(self.kernel, fingerprint)
+        references = References(origin, fingerprint, self.device)
+        return self._stack.enter_context(closing(references))
 
     def _submit(
         self, need: Need, wanted: Mapping[Problem, Sequence[str]], seed: int
@@ -330,10 +338,10 @@ class Bench:
         return Job(origin, problem, self.device, datasets, caches, fingerprint, objective)
 
     def _dataset(self, problem: Problem, name: str, seed: int) -> Dataset:
-        """Return a data set; let the process of references make it if there is one."""
+        """Return a data set; if searches begin first or it is large, the process of references makes it."""
         if self.references is not None:
             drawn = drawn_dataset(self.kernel, problem, name, seed)
-            if not drawn.bounds:
+            if not drawn.bounds and (self.searches_first or is_large(drawn)):
                 self._submit(Need.NOW, {problem: (name,)}, seed).result()
         return self.site.dataset(self.kernel, problem, name, seed)
 
@@ -341,16 +349,20 @@ class Bench:
         """Make the data sets of several problems at once; later `job` uses them."""
         chosen = self.request.seed if seed is None else seed
         with self.off_budget():
-            if self.references is not None:
+            if self.searches_first:
                 self._submit(Need.NOW, wanted, chosen).result()
             else:
-                make_all(partial(self.site.dataset, self.kernel), wanted, chosen)
+                make_all(self._dataset, wanted, chosen)
 
     def _agreed(self, job: Job) -> Job:
         """Return a job with expected outputs, also for a kernel without a reference."""
-
+        if "reference" in self.kernel.hooks or all(dataset.bounds for dataset in job.datasets):
+            return job
         submit = partial(self._submit_compile, job.problem)
-        return agreed(self.kernel, job, self.verify, submit)
+        return agreed(self.kernel, job, self._voters(job.problem), self.verify, submit)
+
+    def _voters(self, problem: Problem) -> list[Configuration]:
+        return voters(self.kernel, problem, self.space, self.device)
 
     def _submit_compile(self, problem: Problem, configuration: Configuration) -> None:
         self.compilers.submit(self.compile_job(configuration, problem))

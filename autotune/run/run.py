@@ -150,9 +150,8 @@ class Run(Bench):
     def _unseen(self) -> Future[tuple[Unseen, ...]]:
         """Look for inputs whose missing elements verification would not notice."""
         problems = (*self.kernel.edge_problems, *self.request.problems)
-        references = self.start_references()
-        if references is not None:
-            return references.submit(Need.SIGHT, find_unseen, problems, self.request.seed)
+        if self.references is not None and self.searches_first:
+            return self.references.submit(Need.SIGHT, find_unseen, problems, self.request.seed)
         # In a thread, so that compilers need not wait for the reference.
         pool = self._stack.enter_context(ThreadPoolExecutor(1))
         unseen = pool.submit(unseen_inputs, self.kernel, problems, self.request.seed)
