@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stderr
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -29,7 +30,8 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.measure.measurement import ENERGY, Measurement, Status
 from autotune.project import bundled_project
-from autotune.report.progress import RunStatus, run_progress
+from autotune.report import progress
+from autotune.report.progress import RunStatus, TimeShares, run_progress
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.tuned.comparison import compared
 from autotune.tuned.reading import read, user_folder
@@ -613,6 +615,22 @@ def test_the_best_is_that_of_the_objective() -> None:
         event = measured(SMALL, block, ms)
         status(replace(event, measurement=replace(event.measurement, score=mj)))
     assert ": 3 of 4 tried, best energy 50 mJ, " in status.line
+
+
+def test_the_shares_of_a_runs_time_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock_s = iter((0.0, 1.0, 2.0, 4.0, 4.5, 7.0, 9.5, 9.9, 10.0, 10.0))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock_s)))
+    shares, row = TimeShares(), measured(SMALL, 32, 3.0)
+    known = replace(row, measurement=replace(row.measurement, compile_s=1.5))
+    search = SearchStarted(SMALL, Budget()), known, replace(known, is_remembered=False)
+    phases = (Phase(SMALL, name) for name in ("other inputs", "finals", "a later one"))
+    for event in (Phase(SMALL, "inputs"), *search, *phases):
+        shares(event)
+    shares.begin("report")
+    shares.begin("report")
+    assert str(shares) == (
+        "10.0 s: inputs 20%, reference 25%, search 50%, finals 5%; compilers worked 1.5 s"
+    )
 
 
 def test_a_short_run_off_a_terminal_writes_nothing() -> None:

@@ -233,9 +233,11 @@ def _say_imported(requests: Iterable[Request]) -> None:
 
 def _run(request: Request, out: Path, documents: list[str] | None) -> None:
     from autotune.front import tune
-    from autotune.report.progress import run_progress
+    from autotune.report.progress import TimeShares, run_progress
     from autotune.retune.repeated import repetition_of
+    from autotune.search.session import Event
 
+    shares = TimeShares()
     earlier = repetition_of(request, out)
     if earlier.record is not None:
         _show_again(request, earlier.record, documents)
@@ -243,9 +245,17 @@ def _run(request: Request, out: Path, documents: list[str] | None) -> None:
     for problem, why in earlier.changes:
         click.echo(f"{words(problem)} is measured again: {why}", err=True)
     with run_progress(request.kernel.name, len(request.problems), request.objective) as progress:
-        result, published = tune(request, out, progress)
+
+        def listener(event: Event) -> None:
+            shares(event)
+            progress(event)
+
+        result, published = tune(request, out, listener)
     result.require_complete()
     _show(result, published, documents)
+    if documents is None and published and not request.others:
+        shares.begin("report")
+        click.echo(f"time:    {shares}", err=True)
 
 
 def _show_again(request: Request, record: TunedRecord, documents: list[str] | None) -> None:

@@ -33,7 +33,23 @@ PHASES = {
     "portfolio": "the best of all problems, on each problem",
     "random sizes": "the best of all problems, on random sizes",
     "sanitizer": "finalists under compute-sanitizer",
+    "checks": "inputs that verification may not notice, and extreme values",
 }
+#: The shares of a run's time by phase. A phase without a name here counts as its predecessor.
+_SHARES = {
+    "inputs": "inputs",
+    "reference": "reference",
+    "search": "search",
+    "other inputs": "reference",
+    "finals": "finals",
+    "sanitizer": "compute-sanitizer",
+    "portfolio": "portfolio",
+    "random sizes": "portfolio",
+    "checks": "checks",
+    "report": "report",
+}
+#: Shares below this are not shown.
+_MIN_SHARE = 0.01
 
 # Search libraries import a progress bar that warns of missing widgets, but they do not use it.
 warnings.filterwarnings("ignore", message="IProgress not found")
@@ -116,6 +132,38 @@ def _count(search: _SearchProgress, event: Measured) -> None:
         search.best_cost = min(search.costs.values(), default=None)
     elif cost is not None and (search.best_cost is None or cost < search.best_cost):
         search.best_cost = cost
+
+
+class TimeShares:
+    """The time of each phase of a run on one device; a listener of its events."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(_SHARES.values(), 0.0)
+        #: Seconds of compilers, which work during other phases.
+        self._compile_s = 0.0
+        self._phase, self._since_s = "inputs", time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, Measured) and not event.is_remembered:
+            self._compile_s += event.measurement.compile_s
+        self.begin("search" if isinstance(event, SearchStarted | Measured) else event.name)
+
+    def begin(self, phase: str) -> None:
+        """End the current phase and begin another one."""
+        now_s = time.monotonic()
+        self._seconds[_SHARES[self._phase]] += now_s - self._since_s
+        self._phase, self._since_s = phase if phase in _SHARES else self._phase, now_s
+
+    def __str__(self) -> str:
+        total_s = sum(self._seconds.values())
+        shown = [
+            f"{name} {seconds / total_s:.0%}"
+            for name, seconds in self._seconds.items()
+            if seconds >= _MIN_SHARE * total_s
+        ]
+        compiled = f"; compilers worked {self._compile_s:.1f} s" if self._compile_s else ""
+        return f"{total_s:.1f} s: {', '.join(shown)}{compiled}"
 
 
 class _PhaseTime(ProgressColumn):

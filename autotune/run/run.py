@@ -42,7 +42,7 @@ from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, without_wrong, wrong_somewhere
 from autotune.run.size_times import TimeMatrix
 from autotune.run.tuner import ProblemTuner, Tuner, TunerPlan, TunerProcess
-from autotune.search.session import Event, Listener, ignore
+from autotune.search.session import Event, Listener, Phase, ignore
 from autotune.store import RunInfo, RunState, Store
 from autotune.tuned.reading import user_folder
 from autotune.tuned.writing import update
@@ -121,6 +121,7 @@ class Run(Bench):
                     decided.sort(key=lambda found: self.request.problems.index(found.problem))
             decided = without_wrong(decided, self.request)
             portfolio, sizes = self._portfolio(decided, division, run_id)
+            self.listener(Phase(self.request.problems[0], "checks"))
             made = partial(made, unseen=self._named(unseen), portfolio=portfolio, sizes=sizes)
             made = partial(made, differs=self._differing(decided))
             result = made(tuple(decided), space=self.space, toolchain=self.toolchain)
