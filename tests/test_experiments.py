@@ -55,7 +55,7 @@ def test_an_experiment_answers_nobody_unless_it_is_accepted(
     assert tuned() == 0
     won = answer(opencl_device)
     other = 96 - won
-    assert "lookup:  returns this run's winners\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.endswith("lookup:  returns this run's winners\n")
     production = {file: file.read_bytes() for file in Path("reports").rglob("scale.*")}
     before = user_record().read_bytes()
     as_before = f"lookup:  answers as before (n=1000: BLOCK={won}); to use this run's winners, add --accept\n"
@@ -72,7 +72,7 @@ def test_an_experiment_answers_nobody_unless_it_is_accepted(
     monkeypatch.delenv("AUTOTUNE_TUNED")
     for options in (["--fix", f"BLOCK={other}"], ["--config", f"BLOCK={won}"]):
         assert tuned(*options, "--accept") == 0
-        assert "lookup:  returns this run's winners\n" in capsys.readouterr().err
+        assert capsys.readouterr().err.endswith("lookup:  returns this run's winners\n")
         assert answer(opencl_device) == int(options[1].removeprefix("BLOCK="))
 
 

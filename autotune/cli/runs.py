@@ -252,10 +252,10 @@ def _run(request: Request, out: Path, documents: list[str] | None) -> None:
 
         result, published = tune(request, out, listener)
     result.require_complete()
-    _show(result, published, documents)
     if documents is None and published and not request.others:
         shares.begin("report")
         click.echo(f"time:    {shares}", err=True)
+    _show(result, published, documents)
 
 
 def _show_again(request: Request, record: TunedRecord, documents: list[str] | None) -> None:
