@@ -14,7 +14,7 @@ from shutil import which
 from typing import Any
 
 from autotune.devices.base import CompiledFunction, CompileError, ResourceError
-from autotune.errors import MissingDependencyError
+from autotune.errors import MissingDependencyError, install
 
 _REPORT = re.compile(
     r"Compiling entry function '(?P<name>[^']+)'.*?"
@@ -37,6 +37,20 @@ _SIZE_BIT = 18
 
 #: Name of each source. NVRTC would search the folder of the name, and the working folder is a matter of chance.
 _NAME = b"/nonexistent/kernel.cu"
+
+#: Folder with standard headers of C++ as NVRTC can compile them, mostly by libcu++.
+STANDARD_HEADERS = Path(__file__).parent / "nvrtc_headers"
+#: Error of a compile without a header.
+_NO_HEADER = re.compile(r"^.*cannot open source file \"(?P<header>[^\"]+)\".*$", re.MULTILINE)
+#: Headers that the CUDA packages of this project have, by the beginning of their names.
+_OF_CUDA = re.compile(
+    r"(?:cub|cuda|cooperative_groups|nv|thrust|crt)/|(?:cuda|cooperative_groups|mma|vector_types)\w*\.h"
+)
+#: Packages of other headers, by the beginning of their names.
+_PACKAGES = {
+    r"curand": "pip install nvidia-curand",
+    r"(?:cutlass|cute)/": "pip install nvidia-cutlass, and give its folder: -I.../cutlass_library/source/include",
+}
 
 #: NVIDIA's Python package with compute-sanitizer.
 SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
@@ -61,11 +75,11 @@ def nvrtc_version() -> str:
 
 @cache
 def include_options() -> tuple[str, ...]:
-    """Return the ``-I`` options of the CUDA and CCCL headers."""
+    """Return the ``-I`` options of standard headers for NVRTC, and of the headers of CUDA, CCCL and cuRAND."""
     from cuda.pathfinder import find_nvidia_header_directory
 
-    folders = []
-    for component in ("cudart", "cccl"):
+    folders = [f"-I{STANDARD_HEADERS}"]
+    for component in ("cudart", "cccl", "curand"):
         try:
             folder = find_nvidia_header_directory(component)
         except Exception:  # pathfinder raises several types for "not installed"
@@ -123,7 +137,7 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         log = bytes(buffer).replace(b"\0", b"").decode(errors="replace")
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
             kind = ResourceError if _EXCEEDS_SHARED in log else CompileError
-            raise kind(log.strip() or str(status))
+            raise kind(_with_remedy(log).strip() or str(status))
         _, size = getattr(binding, f"nvrtcGet{form}Size")(program)
         code = bytearray(size)
         getattr(binding, f"nvrtcGet{form}")(program, code)
@@ -131,6 +145,24 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         return Compilation(bytes(code), log, {name: low.decode() for name, low in lowered.items()})
     finally:
         binding.nvrtcDestroyProgram(program)
+
+
+def _with_remedy(log: str) -> str:
+    """Return a log whose error about a missing header says where that header comes from."""
+    match = _NO_HEADER.search(log)
+    if match is None:
+        return log
+    header = match["header"]
+    of_package = [text for start, text in _PACKAGES.items() if re.match(start, header)]
+    if _OF_CUDA.match(header):
+        remedy = install("nvrtc")
+    elif of_package:
+        remedy = of_package[0]
+    elif "." in header:
+        remedy = 'name its folder: @k.options with [f"-I{Path(__file__).parent}"]'
+    else:
+        remedy = "NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"
+    return f"{log[: match.end()]}; {remedy}{log[match.end() :]}"
 
 
 def parameter_bytes(cubin: bytes, symbol: str) -> tuple[int, ...] | None:
