@@ -75,10 +75,10 @@ def nvrtc_version() -> str:
 
 @cache
 def include_options() -> tuple[str, ...]:
-    """Return the ``-I`` options of standard headers for NVRTC, and of the headers of CUDA, CCCL and cuRAND."""
+    """Return the ``-I`` options of the headers of CUDA, CCCL and cuRAND."""
     from cuda.pathfinder import find_nvidia_header_directory
 
-    folders = [f"-I{STANDARD_HEADERS}"]
+    folders = []
     for component in ("cudart", "cccl", "curand"):
         try:
             folder = find_nvidia_header_directory(component)
@@ -129,7 +129,8 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
     try:
         for name in names:
             _check(binding.nvrtcAddNameExpression(program, name.encode())[0])
-        arguments = [option.encode() for option in (*options, *include_options())]
+        folders = (f"-I{STANDARD_HEADERS}", *include_options())
+        arguments = [option.encode() for option in (*options, *folders)]
         (status,) = binding.nvrtcCompileProgram(program, len(arguments), arguments)
         _, size = binding.nvrtcGetProgramLogSize(program)
         buffer = bytearray(size)
