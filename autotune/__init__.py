@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
     from autotune.kernel.rules import Source
-    from autotune.kernel.spec import BFloat16, Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BFloat16",
     "Configuration",
     "Constant",
     "Fill",

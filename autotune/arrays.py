@@ -64,22 +64,6 @@ def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
     return result if all(same) else None
 
 
-def rounded_to_bfloat16(array: NDArray[Any]) -> NDArray[np.uint16]:
-    """Return the nearest bfloat16 of each element as bits, because NumPy has no such type. NaN stays NaN."""
-    if array.size > 1 and not any(array.strides):  # a broadcast number
-        one = rounded_to_bfloat16(array[(slice(1),) * array.ndim].copy())
-        return np.broadcast_to(one, array.shape)
-    single = converted(array, np.float32)
-    bits = single.view(np.uint32)
-    even = ((bits >> 16) & 1) + np.uint32(0x7FFF)
-    return np.where(np.isnan(single), 0x7FC0, (bits + even) >> 16).astype(np.uint16)
-
-
-def widened_bfloat16(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """Return the values of bfloat16 elements from their bits."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
 def _copied(
     array: NDArray[Any], dtype: DTypeLike, copy: Callable[[NDArray[Any], NDArray[Any]], R]
 ) -> tuple[NDArray[Any], list[R]]:

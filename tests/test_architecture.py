@@ -36,7 +36,8 @@ LAYERS = (
     {"languages"},
     {"devices"},
     {"cache", "project"},
-    {"arrays", "files", "values", "vendor"},
+    {"encoding"},
+    {"arrays", "element_types", "files", "values", "vendor"},
     {"errors"},
 )
 

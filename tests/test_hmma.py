@@ -7,7 +7,6 @@ import pytest
 from thinned import thinned
 
 from autotune import Problem
-from autotune.arrays import widened_bfloat16
 from autotune.calling.binding import bind
 from autotune.cli.kernels import ptx_of
 from autotune.compiling.binaries import compiled_for
@@ -34,7 +33,7 @@ def operands(problem: Problem, exact: bool) -> tuple[np.ndarray, np.ndarray]:
     given = KERNEL.call_hook("arguments", problem, Draw(exact, 3))
     halves = (given["a"], given["b"])
     if problem.dtype == "bfloat16":
-        halves = tuple(widened_bfloat16(x.bits) for x in halves)
+        halves = tuple(x.astype(np.float32) for x in halves)
     a, b = (x.astype(np.float64) for x in halves)
     return a, b
 

@@ -312,8 +312,7 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
             )
         operand = given.get(name)
         if operand is None:
-            name_of_type = argument.bits_of or np.dtype(argument.dtype).name
-            operand = Operand.new(argument.shape, name_of_type)
+            operand = Operand.new(*_new(argument))
         arrays[name] = _passed(kernel, problem, argument, operand)
     offsets = {
         field: passed.operand.offset
@@ -359,8 +358,15 @@ def _is_needed(argument: Argument) -> bool:
     return argument.kind in OUTPUTS or argument.nbytes > 0
 
 
+def _new(argument: Argument) -> tuple[tuple[int, ...], str]:
+    """Return shape and type of an array for an argument: bytes if two elements share a byte."""
+    if argument.per_stored > 1:
+        return argument.stored_shape, np.dtype(argument.dtype).name
+    return argument.shape, argument.type_name
+
+
 def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) -> ArrayArgument:
-    dtype, shape = argument.bits_of or np.dtype(argument.dtype).name, argument.shape
+    shape, dtype = _new(argument)
     needed = f"the problem ({problem}) needs {dtype}{list(shape)}"
     if not isinstance(operand, Operand):
         raise UsageError(f"{kernel.name}: {argument.name} is {operand!r:.40}, {needed}")
@@ -370,7 +376,9 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
         and operand.span == shape[0]
         and not operand.runs_backwards
     )
-    if operand.dtype != dtype or not (operand.shape == shape or is_flat):
+    # Libraries without a type hold its bits.
+    is_typed = operand.dtype in (dtype, np.dtype(argument.dtype).name)
+    if not is_typed or not (operand.shape == shape or is_flat):
         raise UsageError(f"{kernel.name}: {argument.name} is {operand}, {needed}")
     if argument.kind in OUTPUTS and operand.overlaps_itself:
         raise UsageError(

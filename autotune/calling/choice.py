@@ -295,7 +295,7 @@ class LaunchPlan:
     ) -> Sequence[BoundLaunch | BoundFill]:
         """Return the steps on buffers of an executor, with symbols as entries and the scalars of a call."""
         arrays = {**self.arguments, **self.scratch}
-        dtypes = {name: argument.dtype for name, argument in arrays.items()}
+        dtypes = {name: argument.type_name for name, argument in arrays.items()}
         scalars = {
             name: self.scalar(name, given)
             for name, argument in self.arguments.items()

@@ -33,6 +33,7 @@ from autotune.calling.loaded import (
 )
 from autotune.data.arguments import Argument
 from autotune.devices.graph import capture_of, everything_allowed
+from autotune.encoding import element_of
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
 from autotune.kernel.spec import Fill, Launch
@@ -114,10 +115,10 @@ class _BufferFill:
 
     def __init__(self, index: int, argument: Argument, value: float) -> None:
         self._index, self._nbytes = index, argument.nbytes
-        element = np.dtype(argument.dtype).type(value)
+        element = element_of(argument.type_name, value)
         octets = set(element.tobytes())
         self._byte = octets.pop() if len(octets) == 1 else None
-        self._element, self._shape = element, argument.shape
+        self._element, self._shape = element, argument.stored_shape
 
     def __call__(self, pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
         pointer, runtime = pointers[self._index], cupy().cuda.runtime

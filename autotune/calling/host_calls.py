@@ -14,6 +14,7 @@ from autotune.calling.libraries import Library, Numpy
 from autotune.devices.base import Executor
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.encoding import dtype_of
 from autotune.errors import UsageError
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
 
@@ -30,7 +31,7 @@ class EmptyCall:
 
     def _made(self, new: NewArray) -> Any:
         if self._index is None:
-            return np.empty(new.shape, new.dtype)
+            return np.empty(new.shape, dtype_of(new.dtype))
         return self._library.empty(new.shape, new.dtype, self._index)
 
 
@@ -64,15 +65,16 @@ class HostCall:
         module = executor.load(plan.binary, constants)
         executor.run(module, plan.steps(buffers, resolved.scalars))
         for name in resolved.outputs:
-            dtype, shape = np.dtype(arrays[name].dtype), arrays[name].shape
-            host[name][...] = executor.read(buffers[name], dtype, shape)
+            array, argument = host[name], arrays[name]
+            stored = executor.read(buffers[name], np.dtype(argument.dtype), argument.stored_shape)
+            array[...] = stored.view(array.dtype) if argument.bits_of else stored
         return _returned(resolved.results, values, self._library, made.__getitem__)
 
     def _array(self, operand: Operand, values: Sequence[Any], made: dict[NewArray, Any]) -> Any:
         source = operand.source
         if isinstance(source, NewArray):
             if source not in made:
-                made[source] = np.empty(source.shape, source.dtype)
+                made[source] = np.empty(source.shape, dtype_of(source.dtype))
             return Numpy().view(made[source], operand)
         library = self._libraries[source]
         assert library is not None

@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from autotune.element_types import ENCODED_TYPES
+from autotune.encoding import dtype_of, encoded_type, strided
 from autotune.errors import MissingDependencyError, UsageError
 from autotune.kernel.operand import ALIGNMENT, Operand, itemsize_of
 
 #: The part of a call's key that a value decides: equal for values that share a prepared call.
 KeyPart = Hashable
+#: Types of torch with two elements in a byte, and the type of the bytes.
+_PACKED = {"float4_e2m1fn_x2": "uint8"}
 #: Marks a tensor whose elements have the opposite sign of its memory.
 _NEGATED = "negated"
 
@@ -110,7 +114,7 @@ class Torch(DeviceLibrary):
         return _operand(
             tuple(array.shape),
             array.stride(),
-            str(array.dtype).removeprefix("torch."),
+            _PACKED.get(name := str(array.dtype).removeprefix("torch."), name),
             array.data_ptr() if self.device_index(array) is not None else 0,
             source,
         )
@@ -140,10 +144,15 @@ class Torch(DeviceLibrary):
         target.copy_(array)
 
     def readable(self, array: Any) -> Any:
-        return array if array.is_cuda else array.detach().numpy()
+        return array if array.is_cuda else on_host(array.detach())
 
     def for_caller(self, array: Any) -> Any:
-        return self._torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        if not isinstance(array, np.ndarray):
+            return array
+        if element := encoded_type(array.dtype):
+            bits = self._torch.from_numpy(array.view(_signed(element.stored)))
+            return bits.view(getattr(self._torch, element.name))
+        return self._torch.from_numpy(array)
 
     def stream_getter(self) -> Callable[[int], int]:
         # The stream object takes a microsecond. torch's own compiled code calls this function, too.
@@ -151,6 +160,24 @@ class Torch(DeviceLibrary):
 
     def _stream_of_object(self, index: int) -> int:
         return int(self._torch.cuda.current_stream(index).cuda_stream)
+
+
+def on_host(tensor: Any) -> Any:
+    """Return a tensor as an array of NumPy, with types of ml_dtypes, on the same memory if that is the host's."""
+    import torch
+
+    name = str(tensor.dtype).removeprefix("torch.")
+    element = encoded_type(name)
+    if element is None and name not in _PACKED:
+        return tensor.cpu().numpy()
+    stored = element.stored if element else _PACKED[name]
+    bits = tensor.view(getattr(torch, _signed(stored))).cpu().numpy()
+    return bits.view(dtype_of(name) if element else stored)
+
+
+def _signed(stored: str) -> str:
+    """Return an integer type of a width that every version of torch has."""
+    return "int16" if stored == "uint16" else stored
 
 
 class Cupy(DeviceLibrary):
@@ -172,7 +199,8 @@ class Cupy(DeviceLibrary):
         return int(array.data.device_id)
 
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
-        return partial(self._cupy.empty, shape, dtype)
+        element = encoded_type(dtype)
+        return partial(self._cupy.empty, shape, element.stored if element else dtype)
 
     def pointer(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -181,7 +209,7 @@ class Cupy(DeviceLibrary):
         size = itemsize_of(operand.dtype)
         return self._cupy.ndarray(
             operand.shape,
-            operand.dtype,
+            array.dtype,
             array.data + operand.begin * size,
             tuple(stride * size for stride in operand.strides),
         )
@@ -211,14 +239,14 @@ class Numpy(Library):
         return None
 
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
-        return partial(np.empty, shape, dtype)
+        return partial(np.empty, shape, dtype_of(dtype))
 
     def view(self, array: Any, operand: Operand) -> Any:
         size = itemsize_of(operand.dtype)
         strides = tuple(stride * size for stride in operand.strides)
         if operand.begin:
-            array = np.lib.stride_tricks.as_strided(array, (2,), (operand.begin * size,))[1:]
-        return np.lib.stride_tricks.as_strided(array, operand.shape, strides)
+            array = strided(array, (2,), (operand.begin * size,))[1:]
+        return strided(array, operand.shape, strides)
 
 
 class _Converted(Library):
@@ -253,7 +281,9 @@ class Foreign(_Converted, Cupy):
                 return self._cupy.asarray(array)
             return self._cupy.from_dlpack(array)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
-            raise UsageError(f"an array of {self._name} that CuPy cannot read: {error}") from error
+            raise UsageError(
+                f"an array of {self._name} that CuPy cannot read: {error}; pass it as bytes if CuPy lacks its type"
+            ) from error
 
 
 class ForeignOnHost(_Converted, Numpy):
@@ -289,6 +319,11 @@ def _operand(
     try:
         size = itemsize_of(dtype)
     except ValueError as error:
+        if dtype in ENCODED_TYPES:
+            raise UsageError(
+                f"an array of {dtype} with one element in a byte; kernels take two: with b = x.view(np.uint8) "
+                "pass b[..., ::2] & 15 | b[..., 1::2] << 4"
+            ) from error
         raise UsageError(f"an array of {dtype}, a type that no kernel takes") from error
     if pointer % min(size, ALIGNMENT):
         raise UsageError(

@@ -230,7 +230,7 @@ class _Agreement:
         dtype, count, bound = np.dtype(output.dtype), output.count, 0.0
         if dtype.kind == "c":
             dtype, count = np.finfo(dtype).dtype, 2 * count
-        elif dtype.kind not in "fiub":
+        elif output.bits_of or dtype.kind not in "fiub":
             dtype, count = np.dtype(np.uint8), output.nbytes
         values = self._executor.read(buffer, dtype, (count,))
         if dtype.kind == "f":

@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.data.arguments import declared_arguments
 from autotune.devices.device import Device
+from autotune.encoding import type_name
 from autotune.errors import SpecError
 from autotune.kernel.launches import LaunchSequence
 from autotune.kernel.names import OFFSET
@@ -42,7 +43,7 @@ def compiled_in(
     for name in scalars.keys() - {COMPUTED}:
         known[name] = PassedValue(name, known[name].dtype, scalars[name])
     for name, out in kernel.workspaces(configuration, problem, device).items():
-        known[name] = PassedValue(name, np.dtype(out.dtype).name)
+        known[name] = PassedValue(name, type_name(out.dtype))
     launches: dict[str, list[list[PassedValue]]] = {}
     for step in plan.launches:
         given = known if step.args is None else step.args
@@ -80,6 +81,6 @@ def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[
             known[name] = PassedValue(name, dtype.name, UNKNOWN if is_drawn else argument.value)
         elif argument.kind != "constant":
             offset = int(fields.get(f"{OFFSET}{name}", 0))
-            type_name = argument.bits_of or dtype.name
-            known[name] = PassedValue(name, type_name, offset_bytes=offset * dtype.itemsize)
+            nbytes = offset * dtype.itemsize // argument.per_stored
+            known[name] = PassedValue(name, argument.type_name, offset_bytes=nbytes)
     return known

@@ -9,24 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import widened_bfloat16
 from autotune.data.draw import DeclaredShapes, Draw
+from autotune.element_types import ELEMENT_TYPES, ENCODED_TYPES
+from autotune.encoding import decoded, encoded, encoded_type, limits
 from autotune.errors import unknown
 from autotune.kernel.names import OFFSET
-from autotune.kernel.spec import BFloat16, Constant, InOut, Kernel, Out
+from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.values import Problem
-
-_BFLOAT16 = "bfloat16"
-
-
-class _BFloat16Info:
-    """The limits of bfloat16; see `numpy.finfo`."""
-
-    bits, eps = 16, 2.0**-7
-    smallest_normal, smallest_subnormal = 2.0**-126, 2.0**-133
-
-
-BFLOAT16_INFO = _BFloat16Info()
 
 
 @dataclass(frozen=True)
@@ -41,18 +30,38 @@ class Argument:
     value: float | int | bool = 0
     #: Elements from a 16-byte boundary to the beginning of the array on a device.
     offset: int = 0
-    #: ``bfloat16`` if the elements are bits of that type, which NumPy lacks; else empty.
+    #: Name of the type, for example ``bfloat16``, if the stored elements are bits of a type that NumPy lacks; else
+    #: empty.
     bits_of: str = ""
 
     @property
+    def type_name(self) -> str:
+        """Name of the elements' type."""
+        return self.bits_of or np.dtype(self.dtype).name
+
+    @property
     def value_type(self) -> np.dtype[Any]:
-        """Type of the values; float32 if the elements are bits of bfloat16."""
-        return np.dtype(np.float32 if self.bits_of else self.dtype)
+        """Type of the values; float32, int8 or uint8 if the stored elements are bits."""
+        return np.dtype(ENCODED_TYPES[self.bits_of].values if self.bits_of else self.dtype)
 
     @property
     def info(self) -> Any:
-        """Limits of the type, as `numpy.finfo` describes them."""
-        return BFLOAT16_INFO if self.bits_of else np.finfo(self.dtype)
+        """Limits of the type, as `numpy.finfo` or `numpy.iinfo` describes them."""
+        if self.bits_of:
+            return limits(self.bits_of)
+        return (np.iinfo if np.dtype(self.dtype).kind in "iu" else np.finfo)(self.dtype)
+
+    @property
+    def per_stored(self) -> int:
+        """Elements in one stored number: 2 of a 4-bit type, otherwise 1."""
+        return ENCODED_TYPES[self.bits_of].per_stored if self.bits_of else 1
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the stored array."""
+        if self.per_stored == 1 or not self.shape:
+            return self.shape
+        return (*self.shape[:-1], self.shape[-1] // self.per_stored)
 
     @property
     def count(self) -> int:
@@ -62,12 +71,12 @@ class Argument:
     @property
     def nbytes(self) -> int:
         """Size of the array in bytes."""
-        return int(np.dtype(self.dtype).itemsize) * self.count
+        return int(np.dtype(self.dtype).itemsize) * self.count // self.per_stored
 
     @property
     def offset_bytes(self) -> int:
         """Bytes from a 16-byte boundary to the beginning of the array on a device."""
-        return self.offset * int(np.dtype(self.dtype).itemsize)
+        return self.offset * int(np.dtype(self.dtype).itemsize) // self.per_stored
 
     @property
     def scalar(self) -> np.generic:
@@ -76,10 +85,10 @@ class Argument:
         return scalar
 
     def values(self, stored: NDArray[Any] | None) -> NDArray[Any]:
-        """Return the values of a stored array, bfloat16 as float32; those of a scalar without axes."""
+        """Return the values of a stored array in `value_type`; those of a scalar without axes."""
         if stored is None:
             return np.asarray(self.scalar)
-        return widened_bfloat16(stored) if self.bits_of else stored
+        return decoded(stored, self.bits_of) if self.bits_of else stored
 
 
 def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Argument]:
@@ -109,31 +118,31 @@ def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
     """Return kind, type and shape of one value of the arguments or scratch hook."""
     if isinstance(value, Out):
         shape = tuple(int(extent) for extent in np.atleast_1d(value.shape))
-        is_bits = isinstance(value.dtype, str) and value.dtype == _BFLOAT16
-        dtype = np.dtype(np.uint16 if is_bits else value.dtype)
-        return Argument(name, "out", dtype.str, shape, bits_of=_BFLOAT16 if is_bits else "")
-    content = _content(value)
-    if isinstance(content, BFloat16):
-        kind, bits = "inout" if isinstance(value, InOut) else "input", content.bits
-        return Argument(name, kind, bits.dtype.str, bits.shape, bits_of=_BFLOAT16)
+        return _array(name, "out", value.dtype, shape)
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
-            array = np.asarray(content)
-            return Argument(name, kind, array.dtype.str, array.shape)
+            array = np.asarray(_content(value))
+            return _array(name, kind, array.dtype, array.shape)
     if isinstance(value, np.ndarray) and value.shape != ():
-        return Argument(name, "input", value.dtype.str, value.shape)
+        return _array(name, "input", value.dtype, value.shape)
     return _scalar(kernel, name, value)
+
+
+def _array(name: str, kind: str, dtype: Any, shape: tuple[int, ...]) -> Argument:
+    if element := encoded_type(dtype):
+        return Argument(name, kind, np.dtype(element.stored).str, shape, bits_of=element.name)
+    return Argument(name, kind, np.dtype(dtype).str, shape)
 
 
 def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
     """Return the argument for a value of the arguments hook, and its array or None."""
-    argument, content = declared_argument(kernel, name, value), _content(value)
+    argument = declared_argument(kernel, name, value)
     if argument.kind in ("out", "scalar"):
         return argument, None
-    if isinstance(content, BFloat16):
-        return argument, content.bits
-    array = np.ascontiguousarray(content)
-    return replace(argument, shape=array.shape), array
+    array = np.ascontiguousarray(_content(value))
+    argument = replace(argument, shape=array.shape)
+    check_packing(kernel, argument)
+    return argument, encoded(array, argument.bits_of) if argument.bits_of else array
 
 
 def _content(value: Any) -> Any:
@@ -151,13 +160,13 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
         return Argument(name, "scalar", value.dtype.str, value=value.item())
     raise kernel.error(
         f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant or a "
-        "number"
+        "number of a type of NumPy"
     )
 
 
 def offsets_of(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
     """Return the offset of each array that a layout field names; SpecError if the array is unknown."""
-    kinds = np.ndarray | Out | InOut | BFloat16
+    kinds = np.ndarray | Out | InOut
     arrays = [name for name, value in declared.items() if isinstance(value, kinds)]
     offsets = {}
     for layout_field in kernel.layout:
@@ -176,13 +185,25 @@ def check_array(kernel: Kernel, argument: Argument, dtype: np.dtype[Any]) -> Non
     name, is_output = argument.name, argument.kind in ("out", "inout")
     if (argument.nbytes == 0 and argument.kind != "input") or argument.dtype == "|O":
         raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
-    if is_output and (dtype.kind not in "biufc" or dtype.itemsize > {"c": 16}.get(dtype.kind, 8)):
+    check_packing(kernel, argument)
+    if is_output and dtype.newbyteorder("=").name not in ELEMENT_TYPES:
         raise kernel.error(
-            f"arguments: the output {name} is {dtype}, which cannot be compared (known: bool, "
-            "integers, float16, float32, float64, complex64, complex128)"
+            f"arguments: the output {name} is {dtype}, which cannot be compared (known: "
+            f"{', '.join(ELEMENT_TYPES)})"
         )
     if dtype.kind == "V" and dtype.names is None:
         raise kernel.error(
             f"arguments: {name} is {dtype}, which data sets cannot store; pass its bits, as "
             f"{name}.view(np.uint{8 * dtype.itemsize})"
+        )
+
+
+def check_packing(kernel: Kernel, argument: Argument) -> None:
+    """Raise SpecError if two elements share a byte and the last axis has an odd length."""
+    if argument.count % argument.per_stored or (
+        argument.shape and argument.shape[-1] % argument.per_stored
+    ):
+        raise kernel.error(
+            f"arguments: {argument.name} is {argument.bits_of}{list(argument.shape)}; two elements share "
+            "a byte, so the last axis needs an even length: pad it"
         )

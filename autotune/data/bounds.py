@@ -70,19 +70,19 @@ class Bounds:
         if declared is not None:
             bounds.update(dict.fromkeys(others if is_exact else self.is_held, declared))
             return []
-        halves = dict[str, NDArray[Any]]()
+        short = dict[str, NDArray[Any]]()
         if probe and not is_exact:
             for name in exact:
-                info = next(argument.info for argument in made.arguments if argument.name == name)
                 bounds[name] = _common_bound(made, probe, name, errors.get(name, 0.0))
-                if info.bits == 16:
+                info = self.evaluations.info(name)
+                if tolerance.is_short(info):
                     values = self.evaluations.expected[name]
-                    halves[name] = tolerance.bounds_of_half(info, values, bounds[name])
+                    short[name] = tolerance.bounds_of_short(info, values, bounds[name])
         of_elements = self.evaluations.element_bounds(others, self._carried(others))
-        for name, found in chain(halves.items(), of_elements):
+        for name, found in chain(short.items(), of_elements):
             bounds[name] = float(found.max(initial=0))
             np.save(made.folder / f"{name}.bounds.npy", found)
-        return [*others, *halves]
+        return [*others, *short]
 
     def _errors_in_single(self, names: Sequence[str]) -> dict[str, float]:
         """Return the largest error of each output in float32; of a large problem if it decides a small one."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import converted, in_pieces, widened_bfloat16
+from autotune.arrays import converted, in_pieces
 from autotune.data import tolerance
 from autotune.data.arguments import Argument
 from autotune.data.dataset import Dataset, completed, link_inputs, mapped
@@ -69,9 +69,8 @@ def _stored_as_expected(folder: Path, output: Argument) -> NDArray[Any]:
     if not result.exists():
         result.symlink_to(f"{output.name}.npy")
     if output.bits_of or (output.value_type.kind == "f" and output.value_type.itemsize == 2):
-        values = mapped(result)
-        values = widened_bfloat16(values) if output.bits_of else converted(values, np.float32)
-        np.save(expected, values)
+        values = output.values(mapped(result))
+        np.save(expected, converted(values, output.value_type if output.bits_of else np.float32))
     else:
         result.rename(expected)
     return mapped(expected)

@@ -67,7 +67,7 @@ class Dataset:
         return mapped(self.folder / f"{name}.npy", "r" if argument.count else None)
 
     def values(self, name: str) -> NDArray[Any]:
-        """Return the values of an input or scalar: bfloat16 as float32, other types unchanged."""
+        """Return the values of an input or scalar, in the `value_type` of the argument."""
         argument = next(argument for argument in self.arguments if argument.name == name)
         return argument.values(None if argument.kind == "scalar" else self.array(name))
 

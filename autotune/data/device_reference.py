@@ -83,7 +83,7 @@ class ReferencePlace:
         """Return the expected outputs of a data set, and where they were evaluated in the end."""
         if self.library:
             with suppress(SpecError, MemoryError):  # NumPy has more memory, or its own message
-                arrays = {each.name: dataset.array(each.name) for each in dataset.inputs()}
+                arrays = {each.name: dataset.values(each.name) for each in dataset.inputs()}
                 listed = list(dataset.arguments)
                 return expected_outputs(kernel, listed, arrays, library=self.library), self
         return reevaluated(kernel, dataset, {}), ReferencePlace(difference=self.difference)
@@ -159,7 +159,7 @@ def _compared(
 
 
 def _on(kernel: Kernel, library: ArrayLibrary, dataset: Dataset) -> dict[str, NDArray[Any]]:
-    arrays = {each.name: dataset.array(each.name) for each in dataset.inputs()}
+    arrays = {each.name: dataset.values(each.name) for each in dataset.inputs()}
     return expected_outputs(kernel, list(dataset.arguments), arrays, library=library)
 
 

@@ -75,7 +75,7 @@ class Evaluations:
         struck, of_integers = self.expected, dict[str, NDArray[np.float64]]()
         if self.dataset.name != EXACT:
             struck = self.results(tolerance.strike, "fciu", tolerance.EVALUATIONS)
-            integers = [self.dataset.array(name) for name in self.arrays("iu")]
+            integers = [self.dataset.values(name) for name in self.arrays("iu")]
             sizes = [np.mean(np.square(array, dtype=float)) ** 0.5 for array in integers]
             of_integers = self.response(tolerance.flip, "iu", tolerance.MIN_EVALUATIONS)
             for change in of_integers.values():

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import converted, in_pieces, widened_bfloat16
+from autotune.arrays import converted, in_pieces
 from autotune.data import tolerance
 from autotune.data.arguments import Argument
 from autotune.data.consensus import RESULT
 from autotune.data.dataset import RANDOM, Dataset, link_inputs, mapped
 from autotune.data.prepare import prepare_dataset
 from autotune.data.reference import Numbers, computes_with, reevaluated
+from autotune.encoding import encoded, rounded
 from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 from autotune.values import Problem
@@ -72,7 +73,7 @@ class ExtremeData:
                 continue
             file = results / self.dataset.name / f"{output.name}{RESULT}"
             values = mapped(file if file.exists() else inputs / f"{output.name}.npy")
-            got = _row(widened_bfloat16(values) if output.bits_of else values)
+            got = _row(output.values(values))
             wrong = ~_is_close(got, mapped(want), mapped(unclear)) & ~np.isnan(mapped(unclear))
             if np.mean(wrong) > self._rare(output):
                 at = int(np.argmax(wrong))
@@ -107,22 +108,26 @@ def extreme_data(kernel: Kernel, problem: Problem, seed: int, folder: Path) -> l
         if not computes_with(kernel, drawn, argument):
             continue
         name, values = argument.name, np.array(drawn.values(argument.name))
-        for change, changed in _changes(name, values):
+        for change, changed in _changes(name, values, float(argument.info.max)):
+            if argument.bits_of:
+                wanted, changed = changed, rounded(changed, argument.bits_of)
+                if not np.array_equal(np.isfinite(changed), np.isfinite(wanted)):
+                    continue  # the type has no such numbers
             here = folder / str(len(made))
             here.mkdir(exist_ok=True)
             with suppress(SpecError):  # the reference refuses these values
                 if not _write_expected(kernel, drawn, name, changed, here):
                     continue
-                bits = changed.view(np.uint32) >> 16 if argument.bits_of else changed
-                np.save(here / f"{name}.npy", bits.astype(argument.dtype))
+                stored = encoded(changed, argument.bits_of) if argument.bits_of else changed
+                np.save(here / f"{name}.npy", stored.astype(argument.dtype))
                 link_inputs(drawn, here, without=name)
                 own = replace(drawn, name=here.name, folder=here, bounds={}, by_element=())
                 made.append(ExtremeData(change, own))
     return made
 
 
-def _changes(name: str, values: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Yield changed arrays of the same type, each with the text of its change."""
+def _changes(name: str, values: NDArray[Any], most: float) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Yield changed arrays of the same type, each with the text of its change; ``most`` is the type's limit."""
     number, is_float = values.dtype.type, values.dtype.kind == "f"
     sizes, largest = np.abs(values), tolerance.largest(values.reshape(-1))
     if not largest:
@@ -130,8 +135,7 @@ def _changes(name: str, values: NDArray[Any]) -> Iterator[tuple[str, NDArray[Any
     is_signed = values.dtype.kind != "u"
     if is_signed and (values > 0).any():
         yield f"{name} all negative", -sizes
-    most = (np.finfo if is_float else np.iinfo)(values.dtype).max
-    limit = math.floor(math.log2(float(most) / largest))
+    limit = math.floor(math.log2(most / largest))
     if (power := min(_LARGE, limit - _ROOM_OF_INTEGERS)) > 0:
         yield f"{name} times {2**power}", values * number(2**power)
     if not is_float:
@@ -183,7 +187,7 @@ def _write_expected(
         if output.name not in wide:
             continue
         want, other, dtype = _row(wide[output.name]), _row(near[output.name]), output.value_type
-        most = float(np.finfo(dtype).max) / 2 if dtype.kind in "fc" else math.inf
+        most = float(output.info.max) / 2 if dtype.kind in "fc" else math.inf
         is_passed_on = ~np.isfinite(want)
         if not is_finite and np.mean(is_passed_on) > 1 / 2 and want.size > 1:
             continue  # the reference may multiply it by 0, which a kernel need not do

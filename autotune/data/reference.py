@@ -10,9 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import converted, narrowed, widened_bfloat16
+from autotune.arrays import converted, narrowed
 from autotune.data.arguments import Argument
 from autotune.data.dataset import Dataset, mapped
+from autotune.encoding import is_held as is_held_by
 from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 
@@ -69,7 +70,7 @@ def expected_outputs(
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
-        expected[name] = _typed(kernel, name, values.reshape(output.shape), output.value_type)
+        expected[name] = _typed(kernel, output, values.reshape(output.shape))
     return expected
 
 
@@ -84,11 +85,7 @@ def _called(
     scalars = {
         argument.name: argument.scalar.item() for argument in arguments if argument.kind == "scalar"
     }
-    bits = {argument.name for argument in arguments if argument.bits_of}
-    available: dict[str, Any] = {
-        **{n: widened_bfloat16(v) if _is_bits(v, n in bits) else v for n, v in arrays.items()},
-        **scalars,
-    }
+    available = {**arrays, **scalars}
     reference = kernel.hook("reference")
     parameters = inspect.signature(reference).parameters
     passed = {
@@ -108,28 +105,23 @@ def _on_host(result: Any, library: ArrayLibrary) -> Any:
     return None if result is None else library.to_host(result)
 
 
-def _is_bits(array: NDArray[Any], is_bfloat16: bool) -> bool:
-    """Return whether an array holds bits; changed inputs of later evaluations hold values instead."""
-    return is_bfloat16 and array.dtype == np.uint16
-
-
-def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _typed(kernel: Kernel, output: Argument, values: NDArray[Any]) -> NDArray[Any]:
     """Convert expected values to the type of the comparison; SpecError if more than rounding changes them."""
-    wide = _wide(dtype)
+    name, wide = output.name, _wide(output.value_type)
     if values.dtype.kind not in ("biufc" if wide.kind == "c" else "biuf"):
         raise kernel.error(
-            f"reference: {name} is {values.dtype}, arguments declare {dtype}; return numbers, "
+            f"reference: {name} is {values.dtype}, arguments declare {output.type_name}; return numbers, "
             f"or {name}.real for a real output"
         )
     if wide.kind in "fc":
         return np.asarray(values, wide)
     whole = narrowed(values, wide)
-    if whole is None:
+    if whole is None or (output.bits_of and not is_held_by(whole, output.bits_of)):
         with np.errstate(all="ignore"):
-            changed = values[values != values.astype(wide)]
+            changed = values[(values != values.astype(wide)) | ~_is_within(values, output)]
         example = changed[0] if changed.size else values.max()
         raise kernel.error(
-            f"reference: {name} holds {example}, which {dtype} cannot hold; declare another type, or "
+            f"reference: {name} holds {example}, which {output.type_name} cannot hold; declare another type, or "
             "return the value that the kernel writes"
         )
     return whole
@@ -152,7 +144,7 @@ def stored_values(expected: NDArray[Any], output: Argument) -> tuple[NDArray[Any
         stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
     is_held = narrow is not None
     if is_held and output.bits_of:
-        is_held = not np.any(converted(flat, np.float32).view(np.uint32) & 0xFFFF)
+        is_held = is_held_by(flat, output.bits_of)
     return stored, is_held
 
 
@@ -212,14 +204,19 @@ def computes_with(kernel: Kernel, dataset: Dataset, argument: Argument) -> bool:
 
 
 def _inputs(dataset: Dataset, without: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Map the inputs of a data set, except some; changes of the reference stay in this process."""
+    """Return the values of a data set's inputs, except some; changes of the reference stay in this process."""
     return {
-        argument.name: mapped(
-            dataset.folder / f"{argument.name}.npy", "c" if argument.count else None
+        argument.name: argument.values(
+            mapped(dataset.folder / f"{argument.name}.npy", "c" if argument.count else None)
         )
         for argument in dataset.inputs()
         if argument.name not in without
     }
+
+
+def _is_within(values: NDArray[Any], output: Argument) -> NDArray[np.bool_]:
+    within: NDArray[np.bool_] = (values >= output.info.min) & (values <= output.info.max)
+    return within
 
 
 def wide_bytes(dtype: np.dtype[Any]) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.arrays import converted, in_pieces
+from autotune.encoding import nearest_value
 
 #: Evaluations of the reference on changed inputs. With 7 the smallest estimate among a million elements
 #: is a tenth of the truth, with half as many a fortieth.
@@ -89,15 +90,23 @@ def common_bound(
     """
     growth = max(1.0, math.sqrt(terms) / _ROOT_OF_TERMS)
     own, roundings = 0.0, _ROUNDINGS * float(info.eps)
-    if info.bits == 16:  # sums are in float32
+    if is_short(info):  # sums are in float32
         own, roundings = float(info.eps) * scale, _ROUNDINGS_OF_SUMS * _arithmetic(info)
     error = roundings * growth * max(scale, exact_scale)
     return own + max(error, _reference_factor(info) * in_single) + _least_value(info)
 
 
-def bounds_of_half(info: Any, expected: NDArray[np.floating], bound: float) -> NDArray[np.float32]:
-    """Return a bound for each element of an output of 16 bits, from the bound of its largest element."""
-    smaller = largest(expected) - np.abs(expected)
+def is_short(info: Any) -> bool:
+    """Return whether an output has at most 16 bits, so that its own rounding exceeds that of sums."""
+    return bool(info.bits <= 16)
+
+
+def bounds_of_short(info: Any, expected: NDArray[np.floating], bound: float) -> NDArray[np.float32]:
+    """Return a bound for each element of an output of at most 16 bits, from the bound of its largest element."""
+    scale = largest(expected)
+    if info.bits < 16:
+        return _bounds(info, expected, lambda *_: bound - float(info.eps) * scale)
+    smaller = scale - np.abs(expected)
     bounds = np.where(np.isfinite(expected), bound - float(info.eps) * smaller, 0)
     return bounds.astype(np.float32)
 
@@ -309,18 +318,23 @@ def _of_largest(info: Any, expected: NDArray[np.floating]) -> float:
 def _bounds(
     info: Any,
     expected: NDArray[np.floating],
-    explained: Callable[[slice, NDArray[np.float64]], NDArray[np.float64]],
+    explained: Callable[[slice, NDArray[np.float64]], NDArray[np.float64] | float],
 ) -> NDArray[Any]:
-    """Return a bound for each element: its own rounding, and what else ``explained`` returns for a piece."""
-    kind = np.float64 if info.bits == 64 else np.float32
-    own = float(info.eps) + _RESULT_ROUNDINGS * _arithmetic(info)
+    """Return a bound for each element: its own rounding, and what else ``explained`` returns for a piece.
+
+    A type of less than 16 bits has few values. There a result may be any value to which a number within the
+    rest of the bound rounds: half an ulp away from the expected value, or more next to a middle.
+    """
+    kind, is_tiny = np.float64 if info.bits == 64 else np.float32, info.bits < 16
+    own = _RESULT_ROUNDINGS * _arithmetic(info) + (0.0 if is_tiny else float(info.eps))
     bounds = np.empty(expected.size, kind)
 
     def fill(_: int, begin: int, end: int) -> None:
         piece = slice(begin, end)
         size = np.abs(expected[piece], dtype=np.float64)
-        bound = explained(piece, size)
-        bound += own * size + _least_value(info)
+        bound = explained(piece, size) + own * size + _least_value(info)
+        if is_tiny:
+            bound = _distance_of_rounded(info.name, expected[piece], bound)
         bound[~np.isfinite(size)] = 0
         bounds[piece] = np.nextafter(bound.astype(kind), np.finfo(kind).max)
 
@@ -350,6 +364,21 @@ def _median(sizes: NDArray[np.floating], share: float = 0.5) -> float:
     return float(np.partition(some, place)[place]) if some.size else 0.0
 
 
+def _distance_of_rounded(
+    name: str, expected: NDArray[np.floating], error: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the largest distance from an expected value of a number within an error, rounded to a type."""
+    wide = np.nan_to_num(expected, posinf=0, neginf=0)
+    ends = (nearest_value(wide + sign * error, name) for sign in (1, -1))
+    far: NDArray[np.float64] = np.max([np.abs(end - wide) for end in ends], axis=0)
+    return far
+
+
 def _least_value(info: Any) -> float:
-    """Return the least normal number, because devices may write smaller numbers as 0; subnormal for 16 bits."""
+    """Return the least normal number, because devices may write smaller numbers as 0.
+
+    Conversions to 16 bits keep subnormal numbers. Types of less bits have results of float32.
+    """
+    if info.bits < 16:
+        return float(np.finfo(np.float32).smallest_normal)
     return float(info.smallest_subnormal if info.bits == 16 else info.smallest_normal)

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.devices.device import Clocks, Device, Power
+from autotune.element_types import ENCODED_TYPES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -93,8 +94,20 @@ class Comparison:
     bound: float
     #: Buffer with the bound of each element, float64 for a float64 output and otherwise float32; or None.
     bounds: Any = None
-    #: True if the elements are bits of bfloat16, in uint16; expected values are then floating-point numbers.
-    is_bfloat16: bool = False
+    #: Name of the elements' type if NumPy lacks it, which ``dtype`` then stores as bits; else empty.
+    bits_of: str = ""
+
+    @property
+    def stored_count(self) -> int:
+        """Stored numbers of the output: half of ``count`` if two elements share a byte."""
+        return self.count // (ENCODED_TYPES[self.bits_of].per_stored if self.bits_of else 1)
+
+    @property
+    def is_real(self) -> bool:
+        """True if expected values are floating-point numbers."""
+        if self.bits_of:
+            return ENCODED_TYPES[self.bits_of].values == "float32"
+        return bool(self.dtype.kind == "f")
 
 
 @dataclass(frozen=True)

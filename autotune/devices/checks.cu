@@ -10,6 +10,12 @@ struct bfloat16 {
     __device__ operator double() const { return (double)__uint_as_float((unsigned)bits << 16); }
 };
 #endif
+#ifdef CODE_BITS  // elements of 8 or 4 bits, of which NumPy lacks the type; VALUES has the value of each as float bits
+struct code {
+    unsigned char bits;
+};
+__device__ const unsigned values_of_codes[] = {VALUES};
+#endif
 #ifndef TYPE
 #define TYPE float
 #endif
@@ -33,13 +39,24 @@ __device__ double distance(TYPE got, TYPE want) {
 }
 #else
 // NaN is correct only if NaN is expected.
-__device__ double distance(TYPE found, EXPECTED expected) {
+template <typename Found>
+__device__ double distance(Found found, EXPECTED expected) {
     const double got = (double)found, want = (double)expected;
     const bool both_nan = got != got && want != want;
     const double error = got == want || both_nan ? 0.0 : fabs(got - want);
     return error == error ? error : __longlong_as_double(0x7ff0000000000000ll);
 }
 #endif
+
+// Two codes of 4 bits share a byte, the first in its low half.
+__device__ auto element(const TYPE* out, u64 i) {
+#ifdef CODE_BITS
+    constexpr unsigned each = 8 / CODE_BITS, mask = (1u << CODE_BITS) - 1;
+    return __uint_as_float(values_of_codes[out[i / each].bits >> (i % each * CODE_BITS) & mask]);
+#else
+    return out[i];
+#endif
+}
 
 // Largest error of an output, its sum of squared errors, and the first index that exceeds its bound. The bound is
 // bounds[i] if there are bounds, otherwise `bound`. The three results must start as 0, 0 and all ones.
@@ -49,7 +66,7 @@ extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u6
     double worst = 0.0, squares = 0.0;
     u64 first = ~0ull;
     FOR_EACH(i, count) {
-        const double error = distance(out[i], expected[i]);
+        const double error = distance(element(out, i), expected[i]);
         worst = fmax(worst, error);
         squares += error * error;
         // The first wrong element of a thread has its smallest index, because i only grows.

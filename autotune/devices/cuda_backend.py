@@ -98,7 +98,7 @@ class CudaBackend:
             import cupy  # noqa: F401
 
             with ThreadPoolExecutor() as pool:
-                list(pool.map(partial(checks_code, device.arch, "float"), ("float", "double")))
+                list(pool.map(partial(checks_code, device.arch, "float32"), ("float", "double")))
 
     def open(self, device: Device) -> CudaExecutor:
         try:

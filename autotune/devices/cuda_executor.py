@@ -26,7 +26,9 @@ from autotune.devices.cuda_stream import CudaStream, repeat, run_all
 from autotune.devices.cuda_timer import CudaTimer, graph_overhead_ms
 from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.graph import CaptureError, Graph
+from autotune.devices.host import expected_type
 from autotune.devices.nvml import clocks_of, energy_mj, power_of
+from autotune.element_types import ELEMENT_TYPES
 
 #: If a vendor's call on the stream takes less than this share of its time in a graph, all contenders are launched
 #: on the stream, so that the vendor is timed in its faster way. On an H100 a copy of 1 GiB takes 0.88 ms in a
@@ -108,7 +110,7 @@ class CudaExecutor(CudaStream):
             self.memset(results, 0)
             for index, comparison in enumerate(comparisons):
                 self._compare(comparison, results[8 * index :], results[begin + 16 * index :])
-            module = checks_module(self.cupy, self.device.arch, "float")
+            module = checks_module(self.cupy, self.device.arch, "float32")
             not_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
             flags = results[end:]
             for index, buffer in enumerate(buffers):
@@ -137,11 +139,9 @@ class CudaExecutor(CudaStream):
     def _compare(self, comparison: Comparison, first: Any, sizes: Any) -> None:
         """Enqueue a comparison, which writes the first wrong index and the errors."""
         self.memset(first[:8], 0xFF)
-        dtype, count = comparison.dtype, comparison.count
-        wanted = "float" if comparison.expected.nbytes == 4 * count else "double"
-        found = "bfloat16" if comparison.is_bfloat16 else element_type(dtype)
-        is_real = dtype.kind == "f" or comparison.is_bfloat16
-        module = checks_module(self.cupy, self.device.arch, found, wanted if is_real else found)
+        name, count = element_type(comparison), comparison.count
+        wanted = ELEMENT_TYPES[expected_type(comparison).name].cuda
+        module = checks_module(self.cupy, self.device.arch, name, wanted)
         args = (
             comparison.buffer.inner,
             comparison.expected.inner,
@@ -270,7 +270,7 @@ class CudaExecutor(CudaStream):
         raw = step.value.tobytes()
         if len(set(raw)) == 1:
             return partial(self.memset, step.buffer.inner, raw[0])
-        kernel = checks_module(self.cupy, self.device.arch, "float").get_function("fill")
+        kernel = checks_module(self.cupy, self.device.arch, "float32").get_function("fill")
         count, pattern = step.buffer.nbytes // len(raw), int.from_bytes(raw, "little")
         args = (step.buffer.inner, np.uint64(count), np.uint64(pattern), np.uint32(len(raw)))
         return partial(kernel, self.grid(count), (256,), args, stream=self.stream)

@@ -79,7 +79,7 @@ class CudaStream:
         """Function that enqueues a flush, and a read that leaves no cache line to write back."""
         halves = self._flush_buffer
         half = halves.nbytes // 2
-        differ = checks_module(self.cupy, self.device.arch, "float").get_function("differ")
+        differ = checks_module(self.cupy, self.device.arch, "float32").get_function("differ")
         args = (halves, halves[half:], np.uint64(half), self.cupy.empty(1, np.uint32))
         read = partial(differ, self.grid(half // 16), (256,), args, stream=self.stream)
         return partial(run_all, (self.flush, read))

@@ -155,7 +155,7 @@ def graph_overhead_ms(stream: CudaStream) -> float:
 
 
 def _measured_overhead_ms(stream: CudaStream) -> float:
-    empty = checks_module(stream.cupy, stream.device.arch, "float").get_function("empty")
+    empty = checks_module(stream.cupy, stream.device.arch, "float32").get_function("empty")
     launch = partial(empty, (1,), (32,), (), stream=stream.stream)
     launch()
     alone, nine = (_Sample(stream, partial(repeat, launch, n), stream.flush) for n in (1, 9))

@@ -10,7 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.arrays import in_pieces
-from autotune.devices.base import Difference
+from autotune.devices.base import Comparison, Difference
+from autotune.element_types import ENCODED_TYPES
+from autotune.encoding import decoded
+
+
+def found_type(comparison: Comparison) -> np.dtype[Any]:
+    """Return the type of an output's stored elements; bytes for bools, because only the byte 1 is true."""
+    return np.dtype(np.uint8) if comparison.dtype.kind == "b" else comparison.dtype
+
+
+def expected_type(comparison: Comparison) -> np.dtype[Any]:
+    """Return the type of the elements of the expected values."""
+    if comparison.is_real:
+        is_single = comparison.expected.nbytes == 4 * comparison.count
+        return np.dtype(np.float32 if is_single else np.float64)
+    if comparison.bits_of:
+        return np.dtype(ENCODED_TYPES[comparison.bits_of].values)
+    return found_type(comparison)
+
+
+def found_values(comparison: Comparison, stored: NDArray[Any]) -> NDArray[Any]:
+    """Return the values of an output from its stored elements."""
+    return decoded(stored, comparison.bits_of) if comparison.bits_of else stored
 
 
 def host_difference(

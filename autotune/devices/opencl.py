@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.arrays import in_pieces, widened_bfloat16
+from autotune.arrays import in_pieces
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
@@ -39,7 +39,12 @@ from autotune.devices.base import (
 )
 from autotune.devices.compiler_options import foreign_option, opencl_options
 from autotune.devices.device import Clocks, Device, Power
-from autotune.devices.host import host_difference
+from autotune.devices.host import (
+    expected_type,
+    found_type,
+    found_values,
+    host_difference,
+)
 from autotune.devices.opencl_devices import (
     context_of,
     device_of,
@@ -286,20 +291,15 @@ class OpenclExecutor:
             mapped.base.release(self.queue)
 
     def _compare(self, comparison: Comparison) -> Difference:
-        dtype, expected, count = comparison.dtype, comparison.expected, comparison.count
-        raw = (
-            np.dtype(np.uint8) if dtype.kind == "b" else dtype
-        )  # as bytes, because only the byte 1 is true
-        floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
-        stored = floats if dtype.kind == "f" or comparison.is_bfloat16 else raw
+        expected, count = comparison.expected, comparison.count
         with (
-            self._mapped(comparison.buffer.inner, raw, count) as got,
-            self._mapped(expected.inner, stored, count) as want,
+            self._mapped(
+                comparison.buffer.inner, found_type(comparison), comparison.stored_count
+            ) as got,
+            self._mapped(expected.inner, expected_type(comparison), count) as want,
             self._bounds(comparison) as bounds,
         ):
-            return host_difference(
-                widened_bfloat16(got) if comparison.is_bfloat16 else got, want, bounds
-            )
+            return host_difference(found_values(comparison, got), want, bounds)
 
     @contextmanager
     def _bounds(self, comparison: Comparison) -> Iterator[float | NDArray[Any]]:

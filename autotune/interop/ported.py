@@ -65,7 +65,7 @@ def _rendered(template: str, fields: Mapping[str, Any]) -> str:
 def space_text(fields: Mapping[str, Any]) -> str:
     """Return the text of a space file from the fields of ``ported.py.j2``."""
     made = _rendered("ported.py.j2", fields)
-    words = ("BFloat16", "Constant", "InOut", "Kernel", "Launch", "Out", "Problem", "ceil_div")
+    words = ("Constant", "InOut", "Kernel", "Launch", "Out", "Problem", "ceil_div")
     code = re.sub(r"^#.*", "", made, flags=re.MULTILINE)
     used = ", ".join(word for word in words if re.search(rf"\b{word}\(", code))
     numpy = "import numpy as np\n\n" if re.search(r"\bnp\.", made) else ""

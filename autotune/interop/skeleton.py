@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from autotune.element_types import ENCODED_TYPES
 from autotune.errors import UsageError
 from autotune.interop.ported import refuse_unreadable, space_text, write_new
 from autotune.kernel.names import fault
@@ -27,7 +28,8 @@ _TYPES = {
     **{"unsigned": "uint32", "unsigned int": "uint32", "long long": "int64", "size_t": "uint64"},
     **{"long long int": "int64", "unsigned long": "uint64", "unsigned long long": "uint64"},
     **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    **{"__nv_bfloat16": "bfloat16", "nv_bfloat16": "bfloat16"},
+    "nv_bfloat16": "bfloat16",
+    **{element.cuda: name for name, element in ENCODED_TYPES.items() if element.header},
 }
 #: Values of a parameter that is a number of threads, and of any other template or constexpr parameter.
 _THREADS, _COUNTS = (64, 128, 256, 512), (1, 2, 4)
@@ -396,7 +398,7 @@ def _made(
 ) -> str:
     """Return the expression of an argument in the space file."""
     dtype = argument.dtype
-    is_known = dtype in _TYPES.values() and (dtype != "bfloat16" or argument.is_array)
+    is_known = dtype in _TYPES.values() and (dtype not in ENCODED_TYPES or argument.is_array)
     if not is_known:
         todos.append(f"{name}: no array or number of type {dtype or '?'} is known; make it here")
         return "..."
@@ -406,8 +408,8 @@ def _made(
         if name in problem:
             return f"p.{name}" if dtype == "int32" else f"np.{dtype}(p.{name})"
         return f"np.{dtype}(rng.uniform(0.5, 2.0))" if "float" in dtype else f"np.{dtype}(1)"
-    if dtype == "bfloat16":
-        return f"BFloat16(rng.standard_normal({shape}))"
+    if dtype in ENCODED_TYPES:
+        return f'rng.standard_normal({shape}, dtype="{dtype}")'
     if "float" in dtype:
         return f"rng.standard_normal({shape}, dtype=np.{dtype})"
     top = 2 if dtype == "bool" else 100

@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Convention
 from autotune.devices.device import MAX_GRID, Device
+from autotune.encoding import element_of
 from autotune.errors import SpecError
 from autotune.kernel.expression import (
     Json,
@@ -151,7 +152,7 @@ def bind_arguments(
     """Replace argument names by buffers and scalars, and function names by symbols of the binary.
 
     ``names`` are all arguments and scratch buffers in order, for launches without ``args``. Every name is
-    in ``buffers``, with its element type in ``dtypes``, or in ``scalars``. Raises `SpecError` if a name is
+    in ``buffers``, with the name of its type in ``dtypes``, or in ``scalars``. Raises `SpecError` if a name is
     unknown, or the binary's function has other parameters.
     """
     result: list[BoundLaunch | BoundFill] = []
@@ -159,7 +160,7 @@ def bind_arguments(
         if isinstance(step, Fill):
             if step.name not in buffers:
                 raise SpecError(f"Fill: no buffer {step.name!r} (known: {', '.join(buffers)})")
-            value = np.dtype(dtypes[step.name]).type(step.value)
+            value = element_of(dtypes[step.name], step.value)
             result.append(BoundFill(buffers[step.name], value))
             continue
         entry = binary.symbol(str(step.entry)) if binary else str(step.entry)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+from autotune.element_types import ELEMENT_TYPES
 from autotune.values import Problem
 
 #: Alignment of arrays in bytes: the widest load of a thread up to compute capability 9.0, and the
@@ -248,10 +249,7 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def itemsize_of(dtype: str) -> int:
     """Return the bytes of an element, by NumPy's name of its type."""
-    sizes = {"bool": 1, "bfloat16": 2}
-    digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
-    if dtype in sizes:
-        return sizes[dtype]
-    if digits.isdecimal() and int(digits) % 8 == 0:
-        return int(digits) // 8
-    raise ValueError(f"arrays of {dtype} are not supported")
+    element = ELEMENT_TYPES.get(dtype)
+    if element is None or element.bits < 8:
+        raise ValueError(f"arrays of {dtype} are not supported")
+    return element.bits // 8

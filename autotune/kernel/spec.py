@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from autotune.devices.compiler_options import separate_options
 from autotune.devices.device import Device
+from autotune.element_types import ENCODED_TYPES
 from autotune.errors import SpecError, needing
 from autotune.kernel.declaration import Declaration
 from autotune.kernel.names import OFFSET, fault, is_too_large
@@ -78,7 +79,7 @@ class Out:
     shape : int or tuple of int
         Elements along each axis; may depend on the problem.
     dtype : str or numpy.dtype
-        Type of the elements: a type of NumPy, or ``bfloat16``.
+        Type of the elements: a type of NumPy or ml_dtypes, or its name, for example ``float8_e4m3fn``.
     """
 
     shape: tuple[int, ...]
@@ -91,34 +92,36 @@ class InOut:
 
     Parameters
     ----------
-    array : numpy.ndarray or BFloat16
+    array : numpy.ndarray
         Content before a launch, in the type that the kernel reads.
     """
 
     array: Any
 
 
-class BFloat16:
-    """An array of bfloat16: an input, or the array of an `InOut`.
-
-    NumPy does not have this type. A reference gets the values as float64. An output is
-    ``Out(shape, "bfloat16")``; a scratch buffer cannot have this type.
+def BFloat16(array: Any) -> Any:  # noqa: N802 - the name in space files
+    """Return an array of ml_dtypes' bfloat16, as `rng` draws it with ``dtype="bfloat16"``.
 
     Parameters
     ----------
     array : array
         Bit patterns as uint16; other numbers are rounded to the nearest bfloat16.
+
+    Returns
+    -------
+    numpy.ndarray
+        The array in bfloat16; a reference gets its values as float64.
     """
+    with needing("BFloat16"):  # imported here, so that listing kernels does not import NumPy
+        import numpy as np
 
-    def __init__(self, array: Any) -> None:
-        with needing("BFloat16"):  # imported here, so that listing kernels does not import NumPy
-            import numpy as np
+        from autotune.encoding import dtype_of, encoded
 
-            from autotune.arrays import rounded_to_bfloat16
-
-        array = np.asarray(array)
-        #: Bit patterns of the elements as uint16.
-        self.bits = array if array.dtype == np.uint16 else rounded_to_bfloat16(array)
+    array, dtype = np.asarray(array), dtype_of("bfloat16")
+    if array.size > 1 and not any(array.strides):  # a broadcast number
+        return np.broadcast_to(BFloat16(array.flat[0]), array.shape)
+    bits = array if array.dtype == np.uint16 else encoded(array, "bfloat16")
+    return bits.view(dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +228,11 @@ class Kernel(Declaration):
         for name in workspaces:
             if wrong := fault("argument", name):
                 raise self.error(wrong)
+            element = ENCODED_TYPES.get(str(workspaces[name].dtype))
+            if element and element.per_stored > 1:
+                raise self.error(
+                    f"scratch: {name} is {element.name}; declare its bytes, Out(bytes, 'uint8')"
+                )
         return workspaces
 
     def compiler_options(self, c: Configuration, device: Any) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import widened_bfloat16
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
@@ -32,7 +31,12 @@ from autotune.devices.base import (
     Timer,
 )
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Device, Power, for_arch
-from autotune.devices.host import host_difference
+from autotune.devices.host import (
+    expected_type,
+    found_type,
+    found_values,
+    host_difference,
+)
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.languages.triton import SIGNATURE, TYPES, TritonLanguage, constants_of, jit_function
 
@@ -43,7 +47,7 @@ _BOUNDARY = 256
 #: The interpreter of this version converts arrays to integers, which NumPy 2.4 refuses.
 _OLD = "triton 3.6."
 _NO_TIMES = "the interpreter does not measure times; use a GPU"
-_NUMPY = {short: name for name, short in TYPES.items()}
+_NUMPY = {short: name for name, short in reversed(TYPES.items())}
 
 
 class InterpreterBackend:
@@ -238,18 +242,9 @@ def _passed(value: Any, kind: str) -> Any:
 
 
 def _difference(comparison: Comparison) -> Difference:
-    dtype, count = comparison.dtype, comparison.count
-    # Bytes, because NumPy takes every byte but 0 for true, and only the byte 1 is correct.
-    raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype
-
-    def floats(buffer: HostBuffer) -> NDArray[Any]:
-        return buffer.inner.view(np.float32 if buffer.nbytes == 4 * count else np.float64)
-
-    wanted = comparison.expected
-    is_real = dtype.kind == "f" or comparison.is_bfloat16
-    want = floats(wanted) if is_real else wanted.inner.view(raw)
-    bounds = comparison.bound if comparison.bounds is None else floats(comparison.bounds)
-    got = comparison.buffer.inner.view(raw)[:count]
-    if comparison.is_bfloat16:
-        got = widened_bfloat16(got)
-    return host_difference(got, want[:count], bounds)
+    count, bounds = comparison.count, comparison.bound
+    if (buffer := comparison.bounds) is not None:
+        bounds = buffer.inner.view(np.float32 if buffer.nbytes == 4 * count else np.float64)
+    want = comparison.expected.inner.view(expected_type(comparison))[:count]
+    stored = comparison.buffer.inner.view(found_type(comparison))[: comparison.stored_count]
+    return host_difference(found_values(comparison, stored), want, bounds)

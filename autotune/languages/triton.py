@@ -30,19 +30,14 @@ from autotune.devices.base import (
     ResourceError,
 )
 from autotune.devices.device import Device, for_arch
+from autotune.element_types import ELEMENT_TYPES
 from autotune.errors import MissingDependencyError, SpecError
 from autotune.languages import ptx, slices
 from autotune.languages.base import ALIGNMENT, Files, PassedValue
 from autotune.values import Value
 
-#: Triton's names of NumPy's types.
-TYPES = {
-    **{f"float{bits}": f"fp{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": f"u{bits}" for bits in (8, 16, 32, 64)},
-    "bfloat16": "bf16",
-    "bool": "i1",
-}
+#: Triton's names of types; it has none for 4-bit types and powers of two, and gets their bytes.
+TYPES = {name: element.triton for name, element in ELEMENT_TYPES.items() if element.triton}
 #: Scalar types whose values Triton does not specialise for.
 _NEVER_SPECIALISED = ("i1", "fp16", "fp32", "fp64")
 #: Threads per warp.

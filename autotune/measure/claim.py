@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.arrays import converted, widened_bfloat16
+from autotune.arrays import converted
 from autotune.data.arguments import Argument
 from autotune.data.tolerance import common_bound, largest, parts
 from autotune.devices.base import Binary, Poison
@@ -74,12 +74,12 @@ def _bound(
 def _kept(data: DeviceData, output: Argument) -> tuple[Any, float]:
     """Return a copy of an output on the device, and its largest finite magnitude; 0 for integers.
 
-    Values of 16 bits are kept as float32.
+    Floating-point values of 16 bits and less are kept as float32.
     """
     executor, buffer, dtype = data.executor, data.buffers[output.name], np.dtype(output.dtype)
     if output.bits_of or (dtype.kind == "f" and dtype.itemsize == 2):
-        read = executor.read(buffer, dtype, (output.count,))
-        values = widened_bfloat16(read) if output.bits_of else converted(read, np.float32)
+        read = executor.read(buffer, dtype, output.stored_shape)
+        values = output.values(read) if output.bits_of else converted(read, np.float32)
         kept = executor.allocate(values.nbytes)
         executor.write(kept, values)
         return kept, largest(values)

@@ -349,7 +349,11 @@ def _take_vendor(job: Job, name: str) -> Entrant | None:
 def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
     """Return the arguments of a vendor call: buffers with type and shape, and scalars."""
     arrays = {
-        argument.name: (data.buffers[argument.name], np.dtype(argument.dtype), argument.shape)
+        argument.name: (
+            data.buffers[argument.name],
+            np.dtype(argument.dtype),
+            argument.stored_shape,
+        )
         for argument in data.arguments
         if argument.name in data.buffers
     }

@@ -19,10 +19,11 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.data.arguments import Argument, argument_of
+from autotune.data.arguments import Argument, argument_of, declared_argument
 from autotune.data.dataset import RANDOM, Dataset
 from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
+from autotune.encoding import dtype_of, encoded
 from autotune.kernel.launches import bind_arguments, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import worker_state
@@ -214,9 +215,9 @@ class RotatedArrays:
             return buffer
         if self._has_data and array is not None:
             self.executor.write(buffer, array)
-        elif argument.bits_of:  # bfloat16: the upper half of a float32
-            bits = _random(np.dtype(np.float32), argument.count).view(np.uint32) >> 16
-            self.executor.write(buffer, bits.astype(np.uint16))
+        elif argument.bits_of and argument.value_type.kind == "f":
+            numbers = _random(np.dtype(np.float32), argument.count)
+            self.executor.write(buffer, encoded(numbers, argument.bits_of))
         elif dtype.kind == "f":
             self.executor.write(buffer, _random(dtype, argument.count))
         elif array is not None:
@@ -229,12 +230,11 @@ class RotatedArrays:
         plan = launch_sequence(kernel, entrant.configuration, problem, device)
         scratch = kernel.workspaces(entrant.configuration, problem, device)
         passed = [argument for argument, _ in self._arguments if argument.kind != "constant"]
-        dtypes = {argument.name: argument.dtype for argument in passed}
-        dtypes |= {name: np.dtype(out.dtype).str for name, out in scratch.items()}
+        workspaces = {name: declared_argument(kernel, name, out) for name, out in scratch.items()}
+        dtypes = {argument.name: argument.type_name for argument in [*passed, *workspaces.values()]}
         buffers: dict[str, Any] = {argument.name: None for argument in passed if not argument.count}
-        for name, out in scratch.items():
-            nbytes = int(np.prod(out.shape, dtype=np.int64)) * np.dtype(out.dtype).itemsize
-            buffers[name] = self.executor.allocate(int(nbytes))
+        for name, workspace in workspaces.items():
+            buffers[name] = self.executor.allocate(workspace.nbytes)
         scalars = {
             argument.name: argument.scalar for argument in passed if argument.kind == "scalar"
         }
@@ -249,7 +249,8 @@ class _Blank(Draw):
     """A generator whose floating-point arrays are zeros, to save time."""
 
     def _filled(self, size: Size, dtype: DTypeLike, draw: Any) -> Any:
-        return np.dtype(dtype).type(1) if size is None else np.zeros(size, dtype)
+        kind = dtype_of(dtype)
+        return kind.type(1) if size is None else np.zeros(size, kind)
 
 
 def _stored(dataset: Dataset) -> list[tuple[Argument, NDArray[Any] | None]]:

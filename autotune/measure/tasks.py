@@ -143,7 +143,7 @@ def write_results(
             for output in outputs:
                 if not data.is_unchanged(name, output):
                     buffer, dtype = data.buffers[output.name], np.dtype(output.dtype)
-                    values = ready.executor.read(buffer, dtype, output.shape)
+                    values = ready.executor.read(buffer, dtype, output.stored_shape)
                     save_result(folder / name, output.name, values)
         return draft
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import widened_bfloat16
 from autotune.data.arguments import Argument
 from autotune.data.dataset import Dataset
 from autotune.devices.base import (
@@ -21,6 +20,7 @@ from autotune.devices.base import (
     Executor,
     Poison,
 )
+from autotune.encoding import dtype_of, has_value, type_name
 from autotune.errors import SpecError
 from autotune.kernel import launches
 from autotune.kernel.spec import Out
@@ -84,8 +84,8 @@ class DeviceData:
         # A launch without ``args`` gets these arguments.
         names = [*(argument.name for argument in passed), *self.scratch]
         null = {argument.name: None for argument in passed if not argument.count}
-        dtypes = {argument.name: argument.dtype for argument in self.arguments}
-        dtypes |= {name: np.dtype(out.dtype).str for name, (out, _) in self.scratch.items()}
+        dtypes = {argument.name: argument.type_name for argument in self.arguments}
+        dtypes |= {name: type_name(out.dtype) for name, (out, _) in self.scratch.items()}
         pointers, scalars = {**null, **self.all_buffers()}, self.scalars(dataset)
         return launches.bind_arguments(plan, names, pointers, scalars, dtypes, binary)
 
@@ -274,8 +274,8 @@ def comparison(
     dtype, count = np.dtype(output.dtype), output.count
     if dtype.kind == "c":
         dtype, count = np.finfo(dtype).dtype, 2 * count
-    buffer, is_bits = data.buffers[output.name], bool(output.bits_of)
-    return Comparison(buffer, dtype, expected, count, bound, bounds, is_bits)
+    buffer = data.buffers[output.name]
+    return Comparison(buffer, dtype, expected, count, bound, bounds, output.bits_of)
 
 
 def _checked(
@@ -331,22 +331,26 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
     argument = data.argument(check.output)
     dtype = np.dtype(argument.dtype)
     dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # shows bytes that are no bools
-    flat = check.first_wrong or 0
+    flat, each = check.first_wrong or 0, argument.per_stored
     where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
-    read = data.executor.read(data.buffers[check.output], dtype, (argument.count,))
-    got = (widened_bfloat16(read[flat : flat + 1]) if argument.bits_of else read[flat:])[0]
+    stored = data.executor.read(data.buffers[check.output], dtype, (argument.count // each,))
+    read = stored[flat // each :][:1]
+    got = argument.values(read)[flat % each]
     want = _expected(data, check.dataset, argument)[flat]
     unwritten = ""
-    if argument.kind == "out" and set(read[flat].tobytes()) == {
-        poison
-    }:  # a wrong integer may happen to be -1
-        unwritten = " (not written?)" if got.dtype.kind in "iu" else " (not written)"
+    if argument.kind == "out" and set(read.tobytes()) == {poison}:
+        # A wrong integer may happen to be -1, and a number of few bits any value.
+        is_usual = got.dtype.kind in "iu" or (each > 1 or (argument.bits_of and np.isfinite(got)))
+        unwritten = " (not written?)" if is_usual else " (not written)"
     form = ".9g" if got.dtype.kind in "fc" else "d"
     if form != "d" and format(got, form) == format(want, form):
         form = ".17g"
+    lacking = ""
+    if argument.bits_of and want.dtype.kind == "f" and not has_value(float(want), argument.bits_of):
+        lacking = f", which {argument.bits_of} cannot hold,"
     here = " here" if check.output in data.datasets[check.dataset].by_element else ""
     return (
-        f"{check.output}[{where}] is {got:{form}}{unwritten}, expected {want:{form}} on "
+        f"{check.output}[{where}] is {got:{form}}{unwritten}, expected {want:{form}}{lacking} on "
         f"{check.dataset} data; largest error {check.max_error:.3g}, bound {check.bound:.3g}{here}"
     )
 
@@ -355,8 +359,9 @@ def _expected(data: DeviceData, dataset: str, output: Argument) -> NDArray[Any]:
     """Return the expected values of an output as one row."""
     if not data.is_claimed:
         return data.datasets[dataset].expected(output.name).reshape(-1)
-    is_half = output.value_type.kind == "f" and np.dtype(output.dtype).itemsize == 2
-    dtype = np.dtype(np.float32 if is_half else output.dtype)
+    dtype = output.value_type
+    if dtype == np.float16:
+        dtype = np.dtype(np.float32)
     return data.executor.read(data.expected[dataset, output.name], dtype, (output.count,))
 
 
@@ -364,4 +369,4 @@ def _nbytes(out: Out) -> int:
     count = int(np.prod(out.shape, dtype=np.int64))
     if count < 1:
         raise SpecError(f"scratch: shape {out.shape} is empty")
-    return count * int(np.dtype(out.dtype).itemsize)
+    return count * int(dtype_of(out.dtype).itemsize)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec.structs import replace as changed
 
 from autotune.calling.binding import ArrayArgument, ResolvedCall
-from autotune.calling.libraries import DeviceLibrary, Library, kind_of
+from autotune.calling.libraries import DeviceLibrary, Library, kind_of, on_host
 from autotune.data.arguments import declared_arguments
 from autotune.data.dataset import save_arrays
+from autotune.encoding import encoded_type
 from autotune.errors import UsageError
 from autotune.files import data_path, write_atomically
 from autotune.kernel.operand import Operand
@@ -34,7 +34,7 @@ _READABLE = {"shape", "dtype", "device", "ndim", "size", "numel", "stride", "is_
 class PassedArray(msgspec.Struct, frozen=True):
     """An array argument of a call."""
 
-    #: NumPy's name, or ``bfloat16``.
+    #: Name of the type in NumPy or ml_dtypes.
     dtype: str
     shape: tuple[int, ...]
     #: Smallest element of an integer array; integers may be indices.
@@ -183,14 +183,12 @@ def copy_of(array: Any, operand: Operand) -> Any:
 
 
 def _on_host(array: Any, operand: Operand) -> Any:
-    """Return a copy of an array in host memory; bfloat16 as bits."""
+    """Return a copy of an array in host memory, as bits if NumPy lacks its type."""
     library = kind_of(array)
     assert isinstance(library, Library)
     seen = library.view(library.readable(array), memory_of(operand))
-    if operand.dtype == "bfloat16":  # NumPy has no such type
-        import torch
-
-        return seen.view(torch.int16).cpu().numpy().view(np.uint16)
+    if element := encoded_type(operand.dtype):
+        return (on_host(seen) if hasattr(seen, "cpu") else seen).view(element.stored)
     if hasattr(seen, "get"):
         return seen.get()
     return seen.cpu().numpy() if hasattr(seen, "cpu") else seen

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from autotune.devices.device import Device
+from autotune.encoding import dtype_of, encoded_type
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import SPACE
@@ -194,17 +195,17 @@ def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
         return value if -(2**31) <= value < 2**31 else np.int64(value)
     if isinstance(value, float):
         return np.float32(value)
-    is_bits = value.dtype == "bfloat16"
-    is_float = value.dtype.endswith(("float16", "float32", "float64"))
+    element = encoded_type(value.dtype)
+    is_float = element is not None or value.dtype in ("float16", "float32", "float64")
     # The exact data set has random numbers instead of the caller's: so a missing write shows, even if the
     # caller's memory already held the result.
     if value.file and not (is_float and rng.exact):
         array = np.load(value.file, mmap_mode="r")
-        return InOut(BFloat16(array) if is_bits else array)
-    if is_bits:  # numbers from 1/8 to 2
+        return InOut(array.view(dtype_of(element.name)) if element else array)
+    if value.dtype == "bfloat16":  # numbers from 1/8 to 2
         return InOut(BFloat16(rng.integers(0x3E00, 0x4000, value.shape, np.uint16)))
     if is_float:
-        return InOut(rng.standard_normal(value.shape, np.dtype(value.dtype)))
+        return InOut(rng.standard_normal(value.shape, value.dtype))
     return InOut(
         rng.integers(value.low, value.high, value.shape, np.dtype(value.dtype), endpoint=True)
     )

@@ -50,7 +50,7 @@ BOUNDS: dict[str, Off] = {
     ),
     "16 bits: sums are in float32": halves_as_others,
     "16 bits: an element's own rounding": function(
-        "bounds_of_half", lambda _, info, expected, bound: np.full(expected.size, bound, "f4")
+        "bounds_of_short", lambda _, info, expected, bound: np.full(expected.size, bound, "f4")
     ),
     "4 roundings of a result": constant("_RESULT_ROUNDINGS", 0),
     "least positive number": function("_least_value", lambda kept, info: 0.0),
