@@ -94,11 +94,11 @@ class CudaBackend:
         self.toolchain()
 
     def get_ready(self, device: Device) -> None:
-        with suppress(ImportError):  # `open` reports the error
-            import cupy  # noqa: F401
+        with suppress(ImportError), ThreadPoolExecutor() as pool:  # `open` reports the error
+            made = pool.map(partial(checks_code, device.arch, "float32"), ("float", "double"))
+            import cupy  # noqa: F401 - takes a second, in which the compiler works
 
-            with ThreadPoolExecutor() as pool:
-                list(pool.map(partial(checks_code, device.arch, "float32"), ("float", "double")))
+            list(made)
 
     def open(self, device: Device) -> CudaExecutor:
         try:
