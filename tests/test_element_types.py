@@ -1,16 +1,20 @@
 """Types that NumPy lacks: bits and values, drawn data, what is verified and what is refused."""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune import BFloat16
+from autotune import BFloat16, load, tune
+from autotune.compiling.binaries import compiled_for
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import DeclaredShapes, Draw
 from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.cuda_checks import checks_code
+from autotune.devices.device import for_arch
 from autotune.element_types import ELEMENT_TYPES, ENCODED_TYPES
 from autotune.encoding import (
     decoded,
@@ -23,8 +27,8 @@ from autotune.encoding import (
     is_held,
     nearest_value,
 )
-from autotune.errors import SpecError
-from autotune.kernel.catalog import load_file
+from autotune.errors import SpecError, UsageError
+from autotune.kernel.catalog import bundled_folder, find_kernel, load_file
 from autotune.measure import verify
 from autotune.measure.verify import DeviceData, WrongResult
 from autotune.values import Problem
@@ -257,3 +261,171 @@ def test_a_reference_beyond_the_type_is_named(data):
         data("float4_e2m1fn", "float32", "x", n=7)
     with pytest.raises(SpecError, match=r"out is int4\[7\]; two elements share a byte"):
         data("float32", "int4", "0 * x", n=7)
+
+
+# ---------------------------------------------------------------- a kernel that changes bits
+
+NEGATE = """
+from autotune import Fill, Kernel, Launch, Operand, Out, Problem, ceil_div
+
+negate = Kernel("negate.cu", problems=[Problem(n=1000)], BLOCK=(32, 64),
+                default={{"BLOCK": 64}})
+
+@negate.arguments
+def arguments(p, rng):
+    return {{"x": rng.standard_normal(p.n, dtype="{name}"), "y": Out(p.n, "{name}")}}
+
+@negate.scratch
+def scratch(c, p):
+    return {{"one": Out((2,), "{scratch}")}}
+
+@negate.launch
+def launch(c, p):
+    step = Launch((ceil_div(p.n * {bits} // 8, c.BLOCK),), (c.BLOCK,),
+                  args=("x", "y", "one", p.n * {bits} // 8))
+    return Fill("y", 3), Fill("one", 1), step
+
+{reference}
+@negate.requires
+def requires(c, p):
+    return p.n % 2 == 0
+
+@negate.call
+def call(x):
+    n = x.shape[-1] * (8 // {bits} if x.dtype == "uint8" else 1)
+    return Problem(n=n), {{"x": x}}
+"""
+SOURCE = """
+#include "dialect.h"
+// Changes signs. A fill wrote 3 to y and 1 to one.
+KERNEL(BLOCK, 1, 1)
+negate(GLOBAL const unsigned char* x, GLOBAL unsigned char* y, GLOBAL const unsigned char* one, int n) {{
+  int i = BID(0) * BLOCK + TID(0);
+  if (i < n && y[i] == {three} && one[0] == {one} && one[1] == {one}) y[i] = x[i] ^ {sign};
+}}
+"""
+REFERENCE = "@negate.reference\ndef reference(x):\n    return -x\n\n"
+
+
+@pytest.fixture
+def negate(tmp_path, monkeypatch):
+    """Write the kernel for a type of at most 8 bits; return its space file."""
+
+    def written(name: str, reference: str = REFERENCE):
+        bits = ENCODED_TYPES[name].bits
+        scratch = "uint8" if bits < 8 else name
+        (tmp_path / "spaces").mkdir(exist_ok=True)
+        (tmp_path / "kernels").mkdir(exist_ok=True)
+        numbers = {
+            "three": int(element_of(name, 3)),
+            "one": int(element_of(scratch, 1)),
+            "sign": "0x80" if bits == 8 else "0x88",
+        }
+        (tmp_path / "kernels" / "negate.cu").write_text(SOURCE.format(**numbers))
+        dialect = bundled_folder("kernels") / "dialect.h"
+        (tmp_path / "kernels" / "dialect.h").write_text(dialect.read_text())
+        file = tmp_path / "spaces" / "negate.py"
+        fields = {"name": name, "bits": bits, "scratch": scratch, "reference": reference}
+        file.write_text(NEGATE.format(**fields))
+        return file
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    return written
+
+
+@pytest.mark.opencl
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reference", "what"),
+    [
+        pytest.param(REFERENCE, {"config": {"BLOCK": 64}}, id="one"),
+        pytest.param(REFERENCE, {"budget": "2evals"}, id="reference", marks=pytest.mark.full),
+        pytest.param("", {"budget": "2evals"}, id="agreement", marks=pytest.mark.full),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:negate. not verified at n=999")
+def test_a_kernel_of_packed_elements_is_tuned(negate, opencl_device, reference: str, what: dict):
+    file = negate("float4_e2m1fn", reference)
+    found = tune(str(file), device=opencl_device, quiet=True, **what)
+    assert set(found.frame["status"]) == {"ok"}
+
+
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore:no tuned record")
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_calls_take_arrays_of_ml_dtypes_and_their_bits(negate, opencl_device, name: str):
+    function = load(str(negate(name)))
+    x = np.arange(-8, 8).astype(dtype_of(name))
+    found = function(x)
+    assert found.dtype == x.dtype and np.array_equal(found, (-x.astype("f4")).astype(x.dtype))
+    assert np.array_equal(function(x[::-2]), found[::-2]), "a view"
+
+
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_calls_take_packed_bytes(negate, opencl_device):
+    function, x = load(str(negate("float4_e2m1fn"))), np.array([0.5, -1, 6, 2] * 8)
+    found = function(encoded(x, "float4_e2m1fn"))
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(decoded(found, "float4_e2m1fn"), -x)
+    with pytest.raises(UsageError, match=r"kernels take two: .* b\[\.\.\., 1::2\] << 4"):
+        function(x.astype(ml_dtypes.float4_e2m1fn))
+
+
+# ---------------------------------------------------------------- the example with 8-bit floats
+
+FP8_ROWS = Path(__file__).parents[1] / "examples" / "fp8_rows" / "spaces"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arch", "columns", "vector"), [("sm_80", 999, 1), ("sm_90", 4096, 8), ("sm_120", 4100, 4)]
+)
+def test_the_example_compiles(arch: str, columns: int, vector: int):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    kernel = find_kernel("fp8_rows", FP8_ROWS)
+    problem, configuration = (
+        Problem(rows=3, columns=columns),
+        {"BLOCK": 128, "VECTOR": vector, "KEPT": 2},
+    )
+    binary = compiled_for(kernel, configuration, problem, for_arch(arch))
+    assert binary.entry("fp8_rows").spill_bytes == 0
+
+
+def quantized(x, factor=1.0, rounding=lambda q: q):
+    """Return the bits and scales that the example computes, in float32."""
+    most = np.abs(x).max(axis=1)
+    reciprocal = np.where(most > 0, np.float32(448) / most, np.float32(1))[:, None]
+    scale = np.where(most > 0, most / np.float32(448), 1).astype(np.float32)
+    q = np.clip(rounding(x * reciprocal * np.float32(factor)), -448, 448)
+    return encoded(q.astype(np.float32), "float8_e4m3fn"), scale
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("shape", [(5, 999), (64, 512)])
+def test_the_example_accepts_its_arithmetic_alone(executor, shape: tuple[int, int]):
+    kernel, problem = find_kernel("fp8_rows", FP8_ROWS), Problem(rows=shape[0], columns=shape[1])
+    sets = {which: prepare_dataset(kernel, problem, which) for which in (EXACT, RANDOM)}
+    made = DeviceData(executor, sets)
+
+    def computed(**wrong):
+        def run():
+            bits = executor.read(made.buffers["x"], np.dtype(np.uint16), shape)
+            q, scale = quantized(made.argument("x").values(bits), **wrong)
+            executor.write(made.buffers["q"], q)
+            executor.write(made.buffers["scale"], scale)
+
+        return run
+
+    for which in (EXACT, RANDOM):
+        checks = verify.verify(made, which, computed())
+        assert all(check.is_correct for check in checks)
+        with pytest.raises(WrongResult, match=r"q\[\d+, \d+\] is"):
+            verify.verify(made, which, computed(factor=0.96))
+    for rounding in (
+        lambda q: truncated(q, "float8_e4m3fn"),
+        lambda q: q * np.float32(1.002),
+        lambda q: q.astype(np.float16) * np.float32(0.998),
+    ):
+        with pytest.raises(WrongResult, match=r"q\[\d+, \d+\] is"):
+            verify.verify(made, RANDOM, computed(rounding=rounding))

@@ -241,3 +241,58 @@ def test_both_functions_are_verified_by_the_interpreter(tmp_path, capsys, old, n
     arguments = ["--spaces", spaces, "--arch", "sm_90", "--samples", "1"]
     assert run(["check", "scaled", *arguments]) == code
     assert message in "".join(capsys.readouterr())
+
+
+# ---------------------------------------------------------------- types that NumPy lacks
+
+ROUND = """\
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def round_to(x, y, n, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(x + place, mask=place < n, other=0.0).to(tl.float32)
+    tl.store(y + place, (FACTOR * values).to(y.dtype.element_ty), mask=place < n)
+"""
+ROUND_SPACE = """\
+from autotune import Kernel, Launch, Out, Problem, ceil_div
+
+round_to = Kernel("round_to.py:round_to", language="triton", problems=[Problem(n=1000)],
+                  edge_problems=[Problem(n=7)], BLOCK=(128,), num_warps=(1,))
+
+@round_to.arguments
+def arguments(p, rng):
+    return {"x": rng.standard_normal(p.n, dtype="FROM"), "y": Out(p.n, "TO"), "n": p.n}
+
+@round_to.launch
+def launch(c, p):
+    return Launch((ceil_div(p.n, c.BLOCK),))
+
+@round_to.reference
+def reference(x):
+    return 0.75 * x
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "factor", "code"),
+    [
+        ("bfloat16", "float8_e4m3fn", "0.75", 0),
+        pytest.param("float8_e4m3fn", "float8_e5m2", "0.75", 0, marks=pytest.mark.full),
+        ("float8_e5m2", "bfloat16", "0.7", 3),
+    ],
+)
+def test_types_of_eight_bits_are_verified_by_the_interpreter(
+    tmp_path, capsys, given, wanted, factor, code
+):
+    for kind in ("kernels", "spaces"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "kernels/round_to.py").write_text(ROUND.replace("FACTOR", factor))
+    space = ROUND_SPACE.replace("FROM", given).replace("TO", wanted)
+    (tmp_path / "spaces/round_to.py").write_text(space)
+    arguments = ["--spaces", str(tmp_path / "spaces"), "--arch", "sm_90", "--samples", "1"]
+    assert run(["check", "round_to", *arguments]) == code
+    said = "".join(capsys.readouterr())
+    assert ("verified" if not code else "expected") in said and "compiled" in said

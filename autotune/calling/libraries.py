@@ -294,10 +294,14 @@ class ForeignOnHost(_Converted, Numpy):
 
 
 def _of_library(name: str, array: Any) -> Any:
-    """Return an array of the named library on the same memory; the array itself without ``from_dlpack``."""
+    """Return an array of the named library on the same memory; the array itself without ``from_dlpack``.
+
+    NumPy passes on no type of ml_dtypes through DLPack: libraries copy these arrays.
+    """
     library = sys.modules.get(name)
+    function = "asarray" if encoded_type(array.dtype) else "from_dlpack"
     for home in (library, getattr(library, "dlpack", None), getattr(library, "numpy", None)):
-        if convert := getattr(home, "from_dlpack", None):
+        if convert := getattr(home, function, None):
             return convert(array)
     return array
 

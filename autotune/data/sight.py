@@ -215,7 +215,8 @@ def _effects(dataset: Dataset, results: Mapping[str, NDArray[Any]]) -> tuple[_Ef
     found = [_Effect(), _Effect()]
     for name, values in results.items():
         errors, bounds = _compared(dataset, name, values)
-        share = np.divide(errors, bounds, out=np.where(errors, np.inf, 0.0), where=bounds > 0)
+        with np.errstate(over="ignore"):  # the least bound is the least number
+            share = np.divide(errors, bounds, out=np.where(errors, np.inf, 0.0), where=bounds > 0)
         for place in range(2):
             at = int(np.argmax(share))
             effect = _Effect(float(share[at]), name, float(errors[at]), float(bounds[at]))
