@@ -441,6 +441,24 @@ int main() {
     assert "scale n=1000: no configuration gives the same bits in every run" in said.stdout
 
 
+def test_a_launcher_names_types_that_numpy_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And fills an output with the bits of a number."""
+    write_space(
+        tmp_path,
+        ("import Kernel", "import Fill, Kernel"),
+        ("dtype=np.float32", 'dtype="bfloat16"'),
+        ("Out(p.n)", 'Out(p.n, "float8_e4m3fn")'),
+        ("return Launch(", 'return Fill("out", 2), Launch('),
+    )
+    monkeypatch.chdir(tmp_path)
+    text = export_records("cuda", [scale_record()])["scale_launch.hpp"]
+    assert "CUdeviceptr x;  ///< bfloat16 (__nv_bfloat16 of cuda_bf16.h), read" in text
+    assert "CUdeviceptr out;  ///< float8_e4m3fn (__nv_fp8_e4m3 of cuda_fp8.h), written" in text
+    assert "64u, 1)" in text, "2 is 0x40"
+
+
 BRANCH = ("return Launch(", "return Launch((1,), (32,)) if p.n < 9 else Launch(")
 
 

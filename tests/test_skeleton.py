@@ -83,6 +83,18 @@ def test_a_signature_becomes_parameters_problem_launch_and_arguments(tmp_path, c
     assert {file.name for file in (tmp_path / "spaces").iterdir()} == {"heat.py", "scale.py"}
 
 
+def test_types_of_cuda_headers_are_known(tmp_path, capsys):
+    text = (
+        "__global__ void f(const __nv_bfloat16* x, __nv_fp8_e4m3* q, __nv_fp4x2_e2m1* r, int n) {}"
+    )
+    assert new(tmp_path, written(tmp_path, "f.cu", text)) == 0
+    space = (tmp_path / "spaces/f.py").read_text()
+    assert 'rng.standard_normal(p.n, dtype="bfloat16")' in space
+    assert 'Out(p.n, "float8_e4m3fn")' in space
+    told = capsys.readouterr().err
+    assert "todo: f: r: no array or number of type __nv_fp4x2_e2m1 is known" in told
+
+
 @pytest.mark.parametrize(
     ("head", "index", "block", "grid"),
     [

@@ -22,6 +22,7 @@ from autotune.compiling.symbols import COMPUTED
 from autotune.data.arguments import Argument
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import expressions
+from autotune.element_types import ENCODED_TYPES
 from autotune.errors import UsageError
 from autotune.export.cpp import comment, filled, identifier
 from autotune.export.header import header_of, made_of, origin, time_text
@@ -298,9 +299,18 @@ def _argument(kernel: Kernel, argument: Argument) -> dict[str, Any]:
     return {
         "name": member(argument.name),
         "type": "CUdeviceptr" if is_array else c_type(kernel, argument.name, dtype),
-        "about": f"{dtype.name}, {use[argument.kind]}",
+        "about": f"{_type(argument)}, {use[argument.kind]}",
         "is_array": is_array,
     }
+
+
+def _type(argument: Argument) -> str:
+    """Return the type of an argument's elements, with its name in CUDA C++ if NumPy lacks it."""
+    if not argument.bits_of:
+        return argument.type_name
+    element = ENCODED_TYPES[argument.bits_of]
+    header = f" of {element.header}" if element.header else ""
+    return f"{element.name} ({element.cuda}{header})"
 
 
 def _source_row(launch: _Exported, names: Mapping[_Code, str]) -> str:

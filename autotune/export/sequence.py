@@ -13,6 +13,8 @@ import numpy as np
 
 from autotune.devices.base import Binary
 from autotune.devices.device import Device
+from autotune.element_types import ELEMENT_TYPES
+from autotune.encoding import element_of, type_name
 from autotune.errors import SpecError, UsageError
 from autotune.export.cpp import expression, identifier
 from autotune.export.signature import Signature, c_type, member
@@ -79,7 +81,8 @@ class CppSequence:
 @dataclass(frozen=True)
 class _Workspace:
     elements: Json
-    dtype: np.dtype[Any]
+    #: Name of the elements' type.
+    type_name: str
 
 
 def _scratch(
@@ -98,7 +101,7 @@ def _scratch(
             shape = np.atleast_1d(concrete[name].shape)
             if elements is None or value_of(elements, problem) != math.prod(map(int, shape)):
                 raise UntraceableError(name)
-            found[name] = _Workspace(elements, np.dtype(out.dtype))
+            found[name] = _Workspace(elements, type_name(out.dtype))
     except (UntraceableError, SpecError, TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"{kernel.name}: the size of its scratch cannot be written as a formula of the problem "
@@ -125,21 +128,21 @@ class _Names:
         kernel = self._kernel.name
         if step.name in self._scratch:
             buffer = self._scratch[step.name]
-            dtype, elements = buffer.dtype, buffer.elements
+            name, elements = buffer.type_name, buffer.elements
         elif step.name in self._signature.elements:
-            dtype = np.dtype(self._signature.arguments[step.name].dtype)
+            name = self._signature.arguments[step.name].type_name
             elements = self._signature.elements[step.name]
         else:
             raise UsageError(
                 f"{kernel}: launch fills {step.name}, whose size is no product of problem fields; "
                 "fill it in the kernel"
             )
-        raw, count = dtype.type(step.value).tobytes(), expression(elements)
+        raw, count = element_of(name, step.value).tobytes(), expression(elements)
         if len(raw) == 8 and raw[:4] == raw[4:]:
             raw, count = raw[:4], f"({count} * number{{2}})"
         if len(raw) not in (1, 2, 4):
             raise UsageError(
-                f"{kernel}: launch fills {step.name} with {step.value!r} as {dtype}, which the driver "
+                f"{kernel}: launch fills {step.name} with {step.value!r} as {name}, which the driver "
                 "cannot; fill it in the kernel"
             )
         bits = int.from_bytes(raw, "little")
@@ -159,7 +162,7 @@ class _Names:
             return f"whole_<std::int32_t>({expression(form)})"
         if value in self._scratch:
             buffer = self._scratch[value]
-            size = expression(["*", buffer.elements, buffer.dtype.itemsize])
+            size = expression(["*", buffer.elements, ELEMENT_TYPES[buffer.type_name].bits // 8])
             return f"workspace_(where_, {list(self._scratch).index(value)}, {size})"
         if value not in self._signature.arguments:
             raise self._kernel.error(f"launch: no argument {value!r}")

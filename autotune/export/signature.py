@@ -41,7 +41,7 @@ class Signature:
     arguments: Mapping[str, Argument]
     #: Integer scalars that always equal the problem field of the same name.
     fields: frozenset[str]
-    #: Number of elements of each array as an expression; without arrays whose size has no expression.
+    #: Number of stored elements of each array as an expression; without arrays whose size has no expression.
     elements: Mapping[str, Json]
 
     @classmethod
@@ -73,7 +73,7 @@ class Signature:
             and all(known[name].value == problem.get(name) for problem, known in examples)
         )
         shapes = {
-            name: [(problem, math.prod(known[name].shape)) for problem, known in examples]
+            name: [(problem, math.prod(known[name].stored_shape)) for problem, known in examples]
             for name, argument in arguments.items()
             if argument.kind != "scalar"
         }

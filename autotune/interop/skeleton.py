@@ -29,7 +29,7 @@ _TYPES = {
     **{"long long int": "int64", "unsigned long": "uint64", "unsigned long long": "uint64"},
     **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "nv_bfloat16": "bfloat16",
-    **{element.cuda: name for name, element in ENCODED_TYPES.items() if element.header},
+    **{element.cuda: name for name, element in ENCODED_TYPES.items() if element.bits >= 8},
 }
 #: Values of a parameter that is a number of threads, and of any other template or constexpr parameter.
 _THREADS, _COUNTS = (64, 128, 256, 512), (1, 2, 4)
