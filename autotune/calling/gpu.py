@@ -286,7 +286,7 @@ class GpuCall:
         for name, passed in resolved.arrays.items():
             kind, source = plan.arguments[name].kind, passed.operand.source
             if kind == "constant":
-                self._constants.append((name, source))
+                self._constants.append((plan.arguments[name].variable, source))
             elif isinstance(source, NewArray) and source not in self._made:
                 self._made.append(source)
         begin = self._count + len(self._made)
@@ -439,7 +439,7 @@ class GpuCall:
         array = cupy().ascontiguousarray(cupy().asarray(library.readable(values[source])))
         if is_captured:
             kept_by_graphs.append(array)
-        target = loaded.symbol(name)
+        target = loaded.variable(name, array.nbytes)
         stream = cupy().cuda.get_current_stream().ptr
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target, array.data.ptr, array.nbytes, kind, stream)

@@ -61,7 +61,11 @@ class HostCall:
         }
         for name in set(host) & set(buffers):
             executor.write(buffers[name], np.ascontiguousarray(host[name]))
-        constants = {name: array for name, array in host.items() if name not in buffers}
+        constants = {
+            plan.arguments[name].variable: array
+            for name, array in host.items()
+            if name not in buffers
+        }
         module = executor.load(plan.binary, constants)
         executor.run(module, plan.steps(buffers, resolved.scalars))
         for name in resolved.outputs:

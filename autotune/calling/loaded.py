@@ -9,6 +9,7 @@ from typing import Any
 from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import DeviceLibrary, cupy
 from autotune.devices.base import Binary
+from autotune.devices.cubin import constant
 from autotune.devices.graph import everything_allowed
 from autotune.kernel.spec import Launch
 
@@ -26,6 +27,8 @@ class LoadedModule:
         self._binary = binary
         self._module = cupy().cuda.function.Module()
         self._module.load(binary.code)
+        #: Addresses of variables by name and bytes.
+        self._addresses: dict[tuple[str, int], int] = {}
 
     def function(self, launch: Launch) -> int:
         """Return the driver's handle of a launch's function, with its shared memory allowed."""
@@ -36,9 +39,12 @@ class LoadedModule:
             cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
         return int(function.ptr)
 
-    def symbol(self, name: str) -> int:
-        """Return the address of a variable of the module."""
-        return int(self._module.get_global_var(name))
+    def variable(self, name: str, nbytes: int) -> int:
+        """Return the address of a variable in constant memory for this many bytes, by its C++ name."""
+        if (name, nbytes) not in self._addresses:
+            symbol = constant(self._binary.code, name, nbytes)
+            self._addresses[name, nbytes] = int(self._module.get_global_var(symbol))
+        return self._addresses[name, nbytes]
 
 
 #: Modules by device, binary and place; problems with the same binary share the module.

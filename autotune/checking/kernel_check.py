@@ -18,7 +18,8 @@ from autotune.data.arguments import declared_arguments
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.data.sight import unseen_inputs
-from autotune.devices.base import Binary
+from autotune.devices.base import Binary, LaunchError
+from autotune.devices.cubin import constant
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError, SpecError, install
 from autotune.kernel.launches import (
@@ -290,7 +291,7 @@ class _DeviceCheck:
             )
         try:
             self._bind(launches, configuration, problem, done.binary)
-        except SpecError as error:
+        except (LaunchError, SpecError) as error:
             return SampleResult.without_success("failed", str(error))
         entries = done.binary.entries
         registers = max((function.registers or 0 for function in entries), default=None)
@@ -304,12 +305,17 @@ class _DeviceCheck:
         problem: Problem,
         binary: Binary,
     ) -> None:
-        """Bind launches to declared arguments without memory; raise `SpecError` if they do not match."""
+        """Bind launches and constants to declared arguments without memory.
+
+        Raises `SpecError` if launches do not match, `LaunchError` if the binary has no such constant.
+        """
         kernel = self._kernel
         # The hook may compute all elements: use the smallest problem of the category.
         alike = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
         declared = declared_arguments(kernel, min(alike, key=size_of))
         passed = {name: value for name, value in declared.items() if value.kind != "constant"}
+        for name in declared.keys() - passed.keys():
+            constant(binary.code, declared[name].variable, declared[name].nbytes)
         scratch = kernel.workspaces(configuration, problem, self._device)
         scalars = {name: value.scalar for name, value in passed.items() if value.kind == "scalar"}
         dtypes = {name: value.dtype for name, value in passed.items()}

@@ -33,6 +33,13 @@ class Argument:
     #: Name of the type, for example ``bfloat16``, if the stored elements are bits of a type that NumPy lacks; else
     #: empty.
     bits_of: str = ""
+    #: Name of a constant in the module, if it differs from the argument's name; else empty.
+    symbol: str = ""
+
+    @property
+    def variable(self) -> str:
+        """Name of a constant in the module."""
+        return self.symbol or self.name
 
     @property
     def type_name(self) -> str:
@@ -121,8 +128,8 @@ def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
         return _array(name, "out", value.dtype, shape)
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
-            array = np.asarray(_content(value))
-            return _array(name, kind, array.dtype, array.shape)
+            array, symbol = np.asarray(_content(value)), getattr(value, "symbol", "")
+            return replace(_array(name, kind, array.dtype, array.shape), symbol=symbol)
     if isinstance(value, np.ndarray) and value.shape != ():
         return _array(name, "input", value.dtype, value.shape)
     return _scalar(kernel, name, value)

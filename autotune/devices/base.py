@@ -267,7 +267,7 @@ class Executor(Protocol):
         """
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
-        """Load a binary and set its module symbols."""
+        """Load a binary and set its variables in constant memory, by their C++ names."""
 
     def calibrate(self) -> None:
         """Measure the cost of timing before the first timer needs it."""

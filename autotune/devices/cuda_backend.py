@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-from autotune.devices import nvrtc
+from autotune.devices import cubin, nvrtc
 from autotune.devices.base import Binary, CompileError, with_defines
 from autotune.devices.compiler_options import foreign_option
 from autotune.devices.cuda_checks import checks_code
@@ -84,7 +84,7 @@ class CudaBackend:
                 entry,
                 name=expression.get(entry.name, entry.name),
                 symbol=entry.name,
-                parameter_bytes=nvrtc.parameter_bytes(done.code, entry.name),
+                parameter_bytes=cubin.parameter_bytes(done.code, entry.name),
             )
             for entry in nvrtc.compiled_functions(done.log)
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.devices import cubin
 from autotune.devices.base import (
     GUARD_VALUE,
     Binary,
@@ -158,8 +159,9 @@ class CudaExecutor(CudaStream):
         module = self.cupy.cuda.function.Module()
         self.guarded(lambda: module.load(binary.code))
         for name, array in constants.items():
-            pointer = self.guarded(partial(module.get_global_var, name))
             flat = np.ascontiguousarray(array)
+            symbol = cubin.constant(binary.code, name, flat.nbytes)
+            pointer = self.guarded(partial(module.get_global_var, symbol))
             self.cupy.cuda.runtime.memcpy(
                 int(pointer),
                 flat.ctypes.data,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,13 +26,6 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _EXCEEDS_SHARED = "uses too much shared data"
 #: Prefixes of lines of the log that report resources, not warnings.
 _REPORT_PREFIXES = ("ptxas info", "ptxas         .")
-
-#: Format of a function attribute in a cubin that has data (EIFMT_SVAL).
-_WITH_DATA = 4
-#: Kind of a function attribute in a cubin that describes one parameter (EIATTR_KPARAM_INFO).
-_PARAMETER = 0x17
-#: First bit of the parameter's size in the last word of this attribute.
-_SIZE_BIT = 18
 
 #: Name of each source. NVRTC would search the folder of the name, and the working folder is a matter of chance.
 _NAME = b"/nonexistent/kernel.cu"
@@ -164,25 +156,6 @@ def _with_remedy(log: str) -> str:
     else:
         remedy = "NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"
     return f"{log[: match.end()]}; {remedy}{log[match.end() :]}"
-
-
-def parameter_bytes(cubin: bytes, symbol: str) -> tuple[int, ...] | None:
-    """Return the bytes of each parameter of a function in a cubin; None if the cubin has no such function."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
-    sections = [struct.unpack_from("<I20xQQ", cubin, table + entry_bytes * n) for n in range(count)]
-    for name, at, size in sections:
-        if not cubin.startswith(f".nv.info.{symbol}\0".encode(), sections[names][1] + name):
-            continue
-        found, end = dict[int, int](), at + size
-        while at < end:
-            form, kind, following = struct.unpack_from("<BBH", cubin, at)
-            if kind == _PARAMETER:
-                ordinal, bits = struct.unpack_from("<4xH2xI", cubin, at + 4)
-                found[ordinal] = bits >> _SIZE_BIT
-            at += 4 + (following if form == _WITH_DATA else 0)
-        return tuple(size for _, size in sorted(found.items()))
-    return None
 
 
 def expressions(source: str, entries: Sequence[str]) -> list[str]:

@@ -132,9 +132,12 @@ class Constant:
     ----------
     array : numpy.ndarray
         Content, with the shape and type of the variable.
+    symbol : str, optional
+        C++ name of the variable, such as ``filters::weights<3>``, if several have the argument's name.
     """
 
     array: Any
+    symbol: str = ""
 
 
 @dataclass(frozen=True)

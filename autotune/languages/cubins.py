@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotune.devices import nvrtc
+from autotune.devices import cubin
 from autotune.devices.base import Binary, CompiledFunction, CompileError
 from autotune.devices.device import Device
 from autotune.errors import SpecError
@@ -32,7 +32,7 @@ class CubinLanguage:
         found = sorted(file.glob(f"*{_ENDING}"))
         if not found:
             raise SpecError(f"{file.name} is not a folder with files *{_ENDING}")
-        codes = {cubin.stem: files.read_bytes(cubin) for cubin in found}
+        codes = {ready.stem: files.read_bytes(ready) for ready in found}
         return json.dumps(
             {stem: b64encode(code).decode() for stem, code in codes.items()}, indent=1
         )
@@ -74,7 +74,7 @@ class CubinLanguage:
             )
         code = b64decode(codes[found[0]])
         functions = tuple(
-            CompiledFunction(entry, parameter_bytes=nvrtc.parameter_bytes(code, entry))
+            CompiledFunction(entry, parameter_bytes=cubin.parameter_bytes(code, entry))
             for entry in entries
         )
         return Binary(code, functions, "", key="")

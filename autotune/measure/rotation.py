@@ -196,7 +196,7 @@ class RotatedArrays:
             if argument.kind not in ("scalar", "constant") and argument.count
         }
         self.constants = {
-            argument.name: array
+            argument.variable: array
             for argument, array in self._arguments
             if argument.kind == "constant" and array is not None
         }

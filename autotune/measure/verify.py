@@ -104,7 +104,7 @@ class DeviceData:
         """Return the module symbols of a data set."""
         chosen = self.datasets[dataset]
         return {
-            argument.name: chosen.array(argument.name)
+            argument.variable: chosen.array(argument.name)
             for argument in chosen.arguments
             if argument.kind == "constant"
         }

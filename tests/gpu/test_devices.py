@@ -307,8 +307,8 @@ def test_a_constant_is_set_for_each_data_set(tmp_path):
     )
     kernel = load_file(write_space(tmp_path, *constant))
     source = (
-        ("KERNEL(BLOCK", "__constant__ float taps[3];\nKERNEL(BLOCK"),
-        ("factor * x[i]", "factor * x[i] + taps[2]"),
+        ("KERNEL(BLOCK", "namespace far { static __constant__ float taps[3]; }\nKERNEL(BLOCK"),
+        ("factor * x[i]", "factor * x[i] + far::taps[2]"),
     )
     (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
     (result,) = tuned(kernel, tmp_path / "s.sqlite").problems
