@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
     from autotune.kernel.rules import Source
-    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, TensorMap, Work
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
@@ -33,6 +33,7 @@ __all__ = [
     "Out",
     "Problem",
     "Source",
+    "TensorMap",
     "TunedConfig",
     "Work",
     "__version__",
@@ -52,7 +53,17 @@ _NAMES = {
     "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.products": ("matrix_product",),
     "kernel.rules": ("Source",),
-    "kernel.spec": ("BFloat16", "Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
+    "kernel.spec": (
+        "BFloat16",
+        "Constant",
+        "Fill",
+        "InOut",
+        "Kernel",
+        "Launch",
+        "Out",
+        "TensorMap",
+        "Work",
+    ),
     "calling.first_call": ("tuned_on_first_call",),
     "calling.load": ("load",),
     "tuned.answer": ("TunedConfig",),

@@ -78,7 +78,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
             "'arch' is not a problem field; see",
         ),
         (["run", "sgemm", "--problem", "m=64"], "lacks n, k"),
-        (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "an integer of at least 0"),
+        (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "an integer from 0 to"),
         (["run", "sgemm", "--config", "BMM=3"], "unknown parameter 'BMM'"),
         (["run", "sgemm", "--fix", "BM=3"], "unknown value of BM"),
         (["run", "sgemm", "--spaces", "nowhere"], "not a folder"),

@@ -48,6 +48,7 @@ USES = {
     "cub/cub.cuh": "using R = cub::BlockReduce<float, 32>; __shared__ R::TempStorage w; x[1] = R(w).Sum(x[0]);",
     "cooperative_groups.h": "cooperative_groups::this_thread_block().sync();",
     "cuda_fp8.h": "__nv_fp8_e4m3 y(1.0f);",
+    "cuda.h": "CUtensorMap aa; CUdeviceptr ab = 0;",
     "mma.h": "nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> z;",
     "cuda_runtime.h": "float4 z2 = make_float4(0, 0, 0, 0);",
 }

@@ -295,7 +295,6 @@ class LaunchPlan:
     ) -> Sequence[BoundLaunch | BoundFill]:
         """Return the steps on buffers of an executor, with symbols as entries and the scalars of a call."""
         arrays = {**self.arguments, **self.scratch}
-        dtypes = {name: argument.type_name for name, argument in arrays.items()}
         scalars = {
             name: self.scalar(name, given)
             for name, argument in self.arguments.items()
@@ -305,7 +304,7 @@ class LaunchPlan:
             replace(step, entry=self.binary.symbol(step.entry))
             if isinstance(step, BoundLaunch)
             else step
-            for step in bind_arguments(self.sequence, self.names, buffers, scalars, dtypes)
+            for step in bind_arguments(self.sequence, self.names, buffers, scalars, arrays)
         ]
 
     def scalar(self, name: str, given: Mapping[str, Any]) -> np.generic:

@@ -6,14 +6,11 @@ addresses and launches.
 
 from __future__ import annotations
 
-import ctypes
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from operator import itemgetter
 from threading import get_ident
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -31,12 +28,19 @@ from autotune.calling.loaded import (
     on_device,
     on_stream,
 )
-from autotune.data.arguments import Argument
+from autotune.calling.steps import (
+    CODES,
+    CODES_OF_INTEGERS,
+    BufferFill,
+    Parameter,
+    Step,
+    launch_step,
+)
 from autotune.devices.graph import capture_of, everything_allowed
-from autotune.encoding import element_of
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
-from autotune.kernel.spec import Fill, Launch
+from autotune.kernel.spec import Fill, TensorMap
+from autotune.kernel.tensor_layout import layout_of
 
 #: CU_STREAM_PER_THREAD of the driver API: the default stream of the calling thread.
 _PER_THREAD = 2
@@ -44,91 +48,6 @@ _PER_THREAD = 2
 _NO_CONTEXT = 201
 #: Alignment of workspaces in bytes, as of cudaMalloc.
 _ALIGNMENT = 256
-
-
-# ---------------------------------------------------------------------- parameters
-
-
-#: Bytes of a changing parameter: an address or a number of at most 64 bits.
-_SLOT_BYTES = 8
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    """A parameter of a launch: a fixed value, or the index of a call's value with its `struct` code."""
-
-    value: np.generic | None = None
-    index: int | None = None
-    code: str = "Q"
-
-
-#: `struct` codes of floating-point scalars that change from call to call, by type.
-_CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
-#: `struct` codes of integer scalars that change from call to call, by type.
-_CODES_OF_INTEGERS = {"int32": "i4x", "int64": "q"}
-
-#: Enqueues a step. Arguments: addresses and numbers of a call, a stream, handles of functions.
-Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]
-
-
-def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> Step:
-    """Return the step of the ``number``-th launch; a closure, because calls are many and short."""
-    changing = [parameter for parameter in parameters if parameter.index is not None]
-    indices = [parameter.index or 0 for parameter in changing]
-    pick: Callable[[Sequence[Any]], Any] = (
-        itemgetter(*indices) if len(indices) > 1 else lambda found: [found[i] for i in indices]
-    )
-    pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
-    fixed = [None if found.value is None else np.array([found.value]) for found in parameters]
-    #: Unused buffers. Several threads may launch at the same time.
-    free: list[tuple[Any, int, Any]] = []
-    take, give, enqueue = free.pop, free.append, cupy().cuda.driver.launchKernel
-    (x, y, z), (width, height, depth) = launch.grid, launch.block
-    shared_bytes = launch.shared_bytes
-
-    def step(pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
-        try:
-            buffer = take()
-        except IndexError:
-            buffer = _buffer(fixed)
-        memory, address, _ = buffer
-        pack_into(memory, 0, *pick(pointers))
-        # The driver copies the parameters before it returns.
-        enqueue(functions[number], x, y, z, width, height, depth, shared_bytes, stream, address, 0)
-        give(buffer)
-
-    return step
-
-
-def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
-    memory = (ctypes.c_char * (_SLOT_BYTES * len(fixed)))()
-    begin, addresses = ctypes.addressof(memory), []
-    for value in fixed:
-        addresses.append(begin if value is None else value.ctypes.data)
-        begin += _SLOT_BYTES * (value is None)
-    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-    return memory, ctypes.addressof(pointers), pointers
-
-
-class _BufferFill:
-    """A step that sets a buffer to one value."""
-
-    def __init__(self, index: int, argument: Argument, value: float) -> None:
-        self._index, self._nbytes = index, argument.nbytes
-        element = element_of(argument.type_name, value)
-        octets = set(element.tobytes())
-        self._byte = octets.pop() if len(octets) == 1 else None
-        self._element, self._shape = element, argument.stored_shape
-
-    def __call__(self, pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
-        pointer, runtime = pointers[self._index], cupy().cuda.runtime
-        if self._byte is not None:
-            runtime.memsetAsync(pointer, self._byte, self._nbytes, stream)
-            return
-        memory = cupy().cuda.UnownedMemory(pointer, self._nbytes, owner=None)
-        begin = cupy().cuda.MemoryPointer(memory, 0)
-        with on_stream(stream):
-            cupy().ndarray(self._shape, self._element.dtype, begin).fill(self._element)
 
 
 # ---------------------------------------------------------------------- calls
@@ -269,11 +188,11 @@ class GpuCall:
         number = 0
         for step in plan.sequence.steps:
             if isinstance(step, Fill):
-                steps.append(_BufferFill(places[step.name], arrays[step.name], step.value))
+                steps.append(BufferFill(places[step.name], arrays[step.name], step.value))
                 continue
             names = plan.names if step.args is None else step.args
             parameters = [self._parameter(name, resolved, places) for name in names]
-            steps.append(_launch(number, step, parameters))
+            steps.append(launch_step(number, step, parameters))
             number += 1
         return steps
 
@@ -316,26 +235,27 @@ class GpuCall:
             places[name] = place
         return places
 
-    def _parameter(
-        self, name: Any, resolved: ResolvedCall, places: Mapping[str, int]
-    ) -> _Parameter:
+    def _parameter(self, name: Any, resolved: ResolvedCall, places: Mapping[str, int]) -> Parameter:
         plan = self._loaded.plan
+        if isinstance(name, TensorMap):
+            layout = layout_of(name, {**plan.arguments, **plan.scratch}[name.array])
+            return Parameter(index=places[name.array], layout=layout)
         if not isinstance(name, str):
-            return _Parameter(name if isinstance(name, np.generic) else np.int32(name))
+            return Parameter(name if isinstance(name, np.generic) else np.int32(name))
         if name in places:
-            return _Parameter(index=places[name])
+            return Parameter(index=places[name])
         argument = plan.arguments.get(name)
         if argument is None:
             raise SpecError(f"{resolved.kernel.name}: launch: no argument {name!r}")
         if argument.kind != "scalar":
-            return _Parameter(np.uint64(0))  # an input without elements
+            return Parameter(np.uint64(0))  # an input without elements
         scalar = plan.scalar(name, resolved.scalars)
         is_whole = isinstance(resolved.scalars.get(name), int)
-        code = (_CODES_OF_INTEGERS if is_whole else _CODES).get(scalar.dtype.name)
+        code = (CODES_OF_INTEGERS if is_whole else CODES).get(scalar.dtype.name)
         if name in self._passed_on and code:
-            return _Parameter(index=self._passed_on[name], code=code)
+            return Parameter(index=self._passed_on[name], code=code)
         self.is_by_value |= name in self._passed_on
-        return _Parameter(scalar)
+        return Parameter(scalar)
 
     def _result(self, operand: Operand) -> tuple[bool, int]:
         source = operand.source

@@ -14,7 +14,7 @@ import numpy as np
 from autotune.checking.interpreting import InterpretedSample, SampleResult, verified
 from autotune.compiling.binaries import CompileFailure, compile_now
 from autotune.compiling.job import compile_job
-from autotune.data.arguments import declared_arguments
+from autotune.data.arguments import declared_arguments, with_scratch
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.data.sight import unseen_inputs
@@ -313,15 +313,14 @@ class _DeviceCheck:
         # The hook may compute all elements: use the smallest problem of the category.
         alike = [p for p in kernel.all_problems() if category_of(p) == category_of(problem)]
         declared = declared_arguments(kernel, min(alike, key=size_of))
-        passed = {name: value for name, value in declared.items() if value.kind != "constant"}
-        for name in declared.keys() - passed.keys():
-            constant(binary.code, declared[name].variable, declared[name].nbytes)
+        for value in declared.values():
+            if value.kind == "constant":
+                constant(binary.code, value.variable, value.nbytes)
         scratch = kernel.workspaces(configuration, problem, self._device)
-        scalars = {name: value.scalar for name, value in passed.items() if value.kind == "scalar"}
-        dtypes = {name: value.dtype for name, value in passed.items()}
-        dtypes |= {name: np.dtype(out.dtype).str for name, out in scratch.items()}
-        arrays = dict.fromkeys([*(passed.keys() - scalars.keys()), *scratch])
-        bind_arguments(plan, [*passed, *scratch], arrays, scalars, dtypes, binary)
+        arrays = with_scratch(declared.values(), scratch)
+        scalars = {name: value.scalar for name, value in arrays.items() if value.kind == "scalar"}
+        buffers = dict.fromkeys(arrays.keys() - scalars.keys())
+        bind_arguments(plan, list(arrays), buffers, scalars, arrays, binary)
 
 
 def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,6 +107,12 @@ def declared_arguments(kernel: Kernel, problem: Problem, number: int = 0) -> dic
     return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
 
 
+def with_scratch(arguments: Iterable[Argument], scratch: Mapping[str, Out]) -> dict[str, Argument]:
+    """Return arguments and scratch buffers by name, as a launch passes them; a constant is not passed."""
+    passed = {argument.name: argument for argument in arguments if argument.kind != "constant"}
+    return {**passed, **{name: _out(name, out) for name, out in scratch.items()}}
+
+
 def declared_values(kernel: Kernel, problem: Problem, number: int = 0) -> dict[str, Any]:
     """Return what the arguments hook declares for a problem; drawn arrays have one shared element.
 
@@ -124,8 +130,7 @@ def declared_values(kernel: Kernel, problem: Problem, number: int = 0) -> dict[s
 def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
     """Return kind, type and shape of one value of the arguments or scratch hook."""
     if isinstance(value, Out):
-        shape = tuple(int(extent) for extent in np.atleast_1d(value.shape))
-        return _array(name, "out", value.dtype, shape)
+        return _out(name, value)
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
             array, symbol = np.asarray(_content(value)), getattr(value, "symbol", "")
@@ -133,6 +138,11 @@ def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
     if isinstance(value, np.ndarray) and value.shape != ():
         return _array(name, "input", value.dtype, value.shape)
     return _scalar(kernel, name, value)
+
+
+def _out(name: str, out: Out) -> Argument:
+    shape = tuple(int(extent) for extent in np.atleast_1d(out.shape))
+    return _array(name, "out", out.dtype, shape)
 
 
 def _array(name: str, kind: str, dtype: Any, shape: tuple[int, ...]) -> Argument:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -29,6 +30,7 @@ from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.graph import CaptureError, Graph
 from autotune.devices.host import expected_type
 from autotune.devices.nvml import clocks_of, energy_mj, power_of
+from autotune.devices.tensor_map import MappedBuffer, encoded
 from autotune.element_types import ELEMENT_TYPES
 
 #: If a vendor's call on the stream takes less than this share of its time in a graph, all contenders are launched
@@ -263,10 +265,14 @@ class CudaExecutor(CudaStream):
                     function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
                 )
             )
-        args = tuple(map(_kernel_argument, step.args))
-        return partial(
-            function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
-        )
+        parameters = _Parameters(step.args)
+        launch, stream = self.cupy.cuda.driver.launchKernel, self.stream.ptr
+        geometry = *step.grid, *step.block, step.shared_bytes
+
+        def call() -> None:
+            launch(function.ptr, *geometry, stream, parameters.address, 0)
+
+        return call
 
     def _fill_call(self, step: BoundFill) -> Callable[[], None]:
         raw = step.value.tobytes()
@@ -278,7 +284,19 @@ class CudaExecutor(CudaStream):
         return partial(kernel, self.grid(count), (256,), args, stream=self.stream)
 
 
-def _kernel_argument(argument: Any) -> Any:
-    if argument is None:
-        return np.uintp(0)
-    return argument.inner if isinstance(argument, CudaBuffer) else argument
+class _Parameters:
+    """The parameters of a launch in memory: ``address`` is that of an array of pointers to them."""
+
+    def __init__(self, args: Sequence[Any]) -> None:
+        self._args = args  # keeps their buffers
+        self._values = [ctypes.create_string_buffer(raw, len(raw)) for raw in map(_raw, args)]
+        self._pointers = (ctypes.c_void_p * max(1, len(args)))(*map(ctypes.addressof, self._values))
+        self.address = ctypes.addressof(self._pointers)
+
+
+def _raw(argument: Any) -> bytes:
+    if isinstance(argument, np.generic):
+        return argument.tobytes()
+    if isinstance(argument, MappedBuffer):
+        return encoded(argument.layout, int(argument.buffer.inner.data.ptr))
+    return np.uint64(0 if argument is None else argument.inner.data.ptr).tobytes()

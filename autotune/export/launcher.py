@@ -288,6 +288,7 @@ def _context(
             for field in sorted(signature.fields)
             if len(exported) > len(writer.plans)
         ),
+        "has_maps": any("mapped_(" in step for steps in sequences for step in steps),
         "most_values": max(launch.values for launch in exported),
     }
 

@@ -25,7 +25,8 @@ from autotune.kernel.launches import (
     trace_launches,
     traced_numbers,
 )
-from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.kernel.spec import Fill, Kernel, Launch, TensorMap
+from autotune.kernel.tensor_layout import layout_of
 from autotune.values import Configuration, Problem
 
 
@@ -153,6 +154,8 @@ class _Names:
         if isinstance(value, np.generic):
             kind = c_type(self._kernel, str(value), value.dtype)
             return f"bits_of_(static_cast<{kind}>({value.item()!r}))"
+        if isinstance(value, TensorMap):
+            return self._map(value)
         if not isinstance(value, str):
             form = stored_form(value)
             if form is None:
@@ -172,6 +175,45 @@ class _Names:
             return f"whole_<{kind}>({identifier(value)})"
         self.passed.add(value)
         return f"given_(offsetof(arguments, {member(value)}))"
+
+    def _map(self, wanted: TensorMap) -> str:
+        """Return the C++ text of a tensor map, whose sizes are those of the problem of a call."""
+        known = self._signature.axes.get(wanted.array)
+        if known is None:
+            raise UsageError(
+                f"{self._kernel.name}: {wanted} is of a scratch buffer or no array; a launcher encodes maps of "
+                "arguments only"
+            )
+        axes = known if wanted.shape is None else traced_numbers(wanted.shape)
+        if axes is None or None in axes:
+            raise UsageError(
+                f"{self._kernel.name}: the shape of {wanted} cannot be written as a formula of the problem; "
+                "give its shape= in problem fields"
+            )
+        strides = traced_numbers(wanted.strides) if wanted.strides else _contiguous(axes)
+        if strides is None:
+            raise UsageError(
+                f"{self._kernel.name}: the strides of {wanted} are no formula of the problem"
+            )
+        argument = self._signature.arguments[wanted.array]
+        # Options are the same for all shapes.
+        numbers = tuple(1 << 20 for _ in axes)
+        layout = layout_of(replace(wanted, shape=numbers, strides=numbers[1:]), argument)
+        self.passed.add(wanted.array)
+        sizes = ", ".join(expression(size) for size in reversed(axes))
+        apart = ", ".join(expression(["*", size, layout.itemsize]) for size in reversed(strides))
+        fixed = (layout.box, layout.steps, layout.driver_numbers)
+        texts = [f"{{{', '.join(map(str, values))}}}" for values in fixed]
+        place = f"offsetof(arguments, {member(wanted.array)})"
+        return f"mapped_({place}, {{{sizes}}}, {{{apart}}}, {', '.join(texts)})"
+
+
+def _contiguous(axes: Sequence[Any]) -> tuple[Json, ...]:
+    """Return expressions of the strides of a contiguous array, but for its last axis."""
+    strides: list[Json] = []
+    for size in axes[:0:-1]:
+        strides.append(["*", strides[-1], size] if strides else size)
+    return tuple(reversed(strides))
 
 
 def _three(sizes: Any, one: str, written: Callable[[Any], str]) -> str:

@@ -43,6 +43,8 @@ class Signature:
     fields: frozenset[str]
     #: Number of stored elements of each array as an expression; without arrays whose size has no expression.
     elements: Mapping[str, Json]
+    #: Expressions of each array's sizes along its axes; None for a size without an expression.
+    axes: Mapping[str, tuple[Json | None, ...]]
 
     @classmethod
     def of(cls, kernel: Kernel) -> Signature:
@@ -79,7 +81,18 @@ class Signature:
         }
         elements = {name: _form(sizes) for name, sizes in shapes.items()}
         known = {name: form for name, form in elements.items() if form is not None}
-        return cls(kernel, arguments, fields, known)
+        axes = {
+            name: _axes([(p, found[name].stored_shape) for p, found in examples]) for name in shapes
+        }
+        return cls(kernel, arguments, fields, known, axes)
+
+
+def _axes(shapes: Sequence[tuple[Problem, tuple[int, ...]]]) -> tuple[Json | None, ...]:
+    """Return the expression of each axis of an array; the number of axes is the same for all problems."""
+    return tuple(
+        _form([(problem, shape[axis]) for problem, shape in shapes])
+        for axis in range(len(shapes[0][1]))
+    )
 
 
 def _form(sizes: Sequence[tuple[Problem, int]]) -> Json | None:

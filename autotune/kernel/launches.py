@@ -11,8 +11,9 @@ import numpy as np
 
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Convention
 from autotune.devices.device import MAX_GRID, Device
+from autotune.devices.tensor_map import MappedBuffer
 from autotune.encoding import element_of
-from autotune.errors import SpecError
+from autotune.errors import SpecError, unknown
 from autotune.kernel.expression import (
     Json,
     Symbol,
@@ -22,7 +23,8 @@ from autotune.kernel.expression import (
     value_of,
 )
 from autotune.kernel.matching import require_match
-from autotune.kernel.spec import Fill, Kernel, Launch, Step
+from autotune.kernel.spec import Fill, Kernel, Launch, Step, TensorMap
+from autotune.kernel.tensor_layout import TypedArray, has_tensor_maps, layout_of
 from autotune.values import Configuration, Problem
 
 
@@ -123,6 +125,12 @@ def exceeded_limit(plan: LaunchSequence, binary: Binary | None, device: Device) 
                 f"{launch.entry}: a block of {threads} threads, but {device.name} allows "
                 f"{device.max_threads_per_block}; make the block smaller"
             )
+        maps = [argument for argument in launch.args or () if isinstance(argument, TensorMap)]
+        if maps and not has_tensor_maps(device):
+            return (
+                f"{launch.entry}: a tensor map of {maps[0].array}, but {device.name} has no TMA; it needs "
+                "sm_90 or newer"
+            )
         for size, limit, axis in zip(launch.grid, MAX_GRID, "xyz", strict=True):
             if size > limit:
                 return f"{launch.entry}: grid {axis}={size}, but the limit is {limit}; make tiles larger"
@@ -146,13 +154,13 @@ def bind_arguments(
     names: Sequence[str],
     buffers: Mapping[str, Any],
     scalars: Mapping[str, np.generic],
-    dtypes: Mapping[str, str],
+    arrays: Mapping[str, TypedArray],
     binary: Binary | None = None,
 ) -> list[BoundLaunch | BoundFill]:
     """Replace argument names by buffers and scalars, and function names by symbols of the binary.
 
     ``names`` are all arguments and scratch buffers in order, for launches without ``args``. Every name is
-    in ``buffers``, with the name of its type in ``dtypes``, or in ``scalars``. Raises `SpecError` if a name is
+    in ``buffers``, with its declaration in ``arrays``, or in ``scalars``. Raises `SpecError` if a name is
     unknown, or the binary's function has other parameters.
     """
     result: list[BoundLaunch | BoundFill] = []
@@ -160,12 +168,12 @@ def bind_arguments(
         if isinstance(step, Fill):
             if step.name not in buffers:
                 raise SpecError(f"Fill: no buffer {step.name!r} (known: {', '.join(buffers)})")
-            value = element_of(dtypes[step.name], step.value)
+            value = element_of(arrays[step.name].type_name, step.value)
             result.append(BoundFill(buffers[step.name], value))
             continue
         entry = binary.symbol(str(step.entry)) if binary else str(step.entry)
         given = names if step.args is None else step.args
-        args = tuple(_value(argument, buffers, scalars) for argument in given)
+        args = tuple(_value(argument, buffers, scalars, arrays) for argument in given)
         if binary and (function := binary.entry(str(step.entry))):
             require_match(function, given, args)
         grid, block = _as_three(step.grid), _as_three(step.block)
@@ -261,7 +269,18 @@ def _as_three(sizes: Sequence[Any]) -> tuple[int, int, int]:
     return x, y, z
 
 
-def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:
+def _value(
+    argument: Any,
+    buffers: Mapping[str, Any],
+    scalars: Mapping[str, np.generic],
+    arrays: Mapping[str, TypedArray],
+) -> Any:
+    if isinstance(argument, TensorMap):
+        if argument.array not in arrays:
+            text = unknown("array", argument.array, arrays)
+            raise SpecError(f"launch: {argument}: {text}")
+        layout = layout_of(argument, arrays[argument.array])
+        return MappedBuffer(layout, buffers[argument.array])
     if isinstance(argument, str):
         if argument in buffers:
             return buffers[argument]

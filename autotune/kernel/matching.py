@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.base import CompiledFunction
+from autotune.devices.tensor_map import MappedBuffer
 from autotune.errors import SpecError
 
 #: Bytes of a pointer, which an array passes.
@@ -40,7 +41,7 @@ def require_match(function: CompiledFunction, names: Sequence[Any], values: Sequ
             f"{', '.join(given)}; correct the arguments hook, or args of its Launch"
         )
     for place, (name, value, wanted) in enumerate(zip(given, values, expected, strict=True)):
-        passed = value.nbytes if isinstance(value, np.generic) else _POINTER_BYTES
+        passed = value.nbytes if isinstance(value, np.generic | MappedBuffer) else _POINTER_BYTES
         if wanted not in (0, passed):
             raise SpecError(
                 f"launch: parameter {place + 1} of {function.name} has {_bytes(wanted)}, but argument {name} is "
@@ -50,12 +51,17 @@ def require_match(function: CompiledFunction, names: Sequence[Any], values: Sequ
 
 
 def _described(value: Any, nbytes: int) -> str:
-    kind = value.dtype.name if isinstance(value, np.generic) else "an array, a pointer"
+    if isinstance(value, MappedBuffer):
+        kind = "a tensor map"
+    else:
+        kind = value.dtype.name if isinstance(value, np.generic) else "an array, a pointer"
     return f"{kind} of {_bytes(nbytes)}"
 
 
 def _remedy(name: str, value: Any, wanted: int) -> str:
     """Return what to write so that an argument has the bytes of its parameter."""
+    if isinstance(value, MappedBuffer):
+        return "declare const __grid_constant__ CUtensorMap in the kernel"
     if not isinstance(value, np.generic):
         return f"declare a pointer in the kernel, or pass a number as {name}"
     kind = "i" if value.dtype.kind in "iub" else value.dtype.kind

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from autotune.data.arguments import Argument, argument_of, declared_argument
+from autotune.data.arguments import Argument, argument_of, with_scratch
 from autotune.data.dataset import RANDOM, Dataset
 from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
@@ -229,18 +229,13 @@ class RotatedArrays:
         kernel, device, problem = self._kernel, self.executor.device, self.problem
         plan = launch_sequence(kernel, entrant.configuration, problem, device)
         scratch = kernel.workspaces(entrant.configuration, problem, device)
-        passed = [argument for argument, _ in self._arguments if argument.kind != "constant"]
-        workspaces = {name: declared_argument(kernel, name, out) for name, out in scratch.items()}
-        dtypes = {argument.name: argument.type_name for argument in [*passed, *workspaces.values()]}
-        buffers: dict[str, Any] = {argument.name: None for argument in passed if not argument.count}
-        for name, workspace in workspaces.items():
-            buffers[name] = self.executor.allocate(workspace.nbytes)
-        scalars = {
-            argument.name: argument.scalar for argument in passed if argument.kind == "scalar"
-        }
-        names = [*(argument.name for argument in passed), *scratch]
+        passed = with_scratch((argument for argument, _ in self._arguments), scratch)
+        own: dict[str, Any] = {name: None for name, value in passed.items() if not value.count}
+        own |= {name: self.executor.allocate(passed[name].nbytes) for name in scratch}
+        scalars = {name: value.scalar for name, value in passed.items() if value.kind == "scalar"}
+        names, binary = list(passed), entrant.binary
         return [
-            bind_arguments(plan, names, {**buffers, **arrays}, scalars, dtypes, entrant.binary)
+            bind_arguments(plan, names, {**own, **arrays}, scalars, passed, binary)
             for arrays in self.sets
         ]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.data.arguments import Argument
+from autotune.data.arguments import Argument, with_scratch
 from autotune.data.dataset import Dataset
 from autotune.devices.base import (
     Binary,
@@ -20,7 +20,7 @@ from autotune.devices.base import (
     Executor,
     Poison,
 )
-from autotune.encoding import dtype_of, has_value, type_name
+from autotune.encoding import dtype_of, has_value
 from autotune.errors import SpecError
 from autotune.kernel import launches
 from autotune.kernel.spec import Out
@@ -80,14 +80,13 @@ class DeviceData:
 
     def bind(self, plan: launches.LaunchSequence, dataset: str, binary: Binary) -> Steps:
         """Return the steps of a plan on the working buffers and the scalars of a data set."""
-        passed = [argument for argument in self.arguments if argument.kind != "constant"]
-        # A launch without ``args`` gets these arguments.
-        names = [*(argument.name for argument in passed), *self.scratch]
-        null = {argument.name: None for argument in passed if not argument.count}
-        dtypes = {argument.name: argument.type_name for argument in self.arguments}
-        dtypes |= {name: type_name(out.dtype) for name, (out, _) in self.scratch.items()}
+        arrays = with_scratch(
+            self.arguments, {name: out for name, (out, _) in self.scratch.items()}
+        )
+        null = {name: None for name, argument in arrays.items() if not argument.count}
         pointers, scalars = {**null, **self.all_buffers()}, self.scalars(dataset)
-        return launches.bind_arguments(plan, names, pointers, scalars, dtypes, binary)
+        # A launch without ``args`` gets all arguments.
+        return launches.bind_arguments(plan, list(arrays), pointers, scalars, arrays, binary)
 
     def all_buffers(self) -> dict[str, Any]:
         """Return working buffers and workspaces by name."""

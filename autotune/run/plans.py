@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from autotune.answers.table import Grid, Plan, PlannedLaunch, TableRow, Triple
@@ -19,7 +21,7 @@ from autotune.kernel.launches import (
     traced_numbers,
 )
 from autotune.kernel.space import valid_archs
-from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.kernel.spec import Fill, Kernel, Launch, TensorMap
 from autotune.tuned.record import FillStep, LaunchStep
 from autotune.values import Configuration, Problem, by_category
 
@@ -97,6 +99,10 @@ def _sequence(
     return complete_launches(plan, found.binary) if found.binary else plan
 
 
+def _argument(value: Any) -> str | int:
+    return str(value) if isinstance(value, str | TensorMap) else int(value)
+
+
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
     if grid is None:
         return None
@@ -128,7 +134,7 @@ def steps_of(
                 block=_three(step.block),
                 shared_bytes=step.shared_bytes,
                 grid=next(grids),
-                args=tuple(name if isinstance(name, str) else int(name) for name in names),
+                args=tuple(map(_argument, names)),
             )
         )
     return tuple(steps)

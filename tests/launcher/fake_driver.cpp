@@ -84,6 +84,19 @@ CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char bits, size_t count, CUstr
 CUresult cuMemsetD16Async(CUdeviceptr at, unsigned short bits, size_t count, CUstream) { return filled(2, at, bits, count); }
 CUresult cuMemsetD32Async(CUdeviceptr at, unsigned bits, size_t count, CUstream) { return filled(4, at, bits, count); }
 
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t axes, void* begin,
+                                const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  std::memcpy(map, &begin, sizeof begin);
+  std::printf("map %zu:", reinterpret_cast<std::size_t>(begin));
+  for (cuuint32_t i = 0; i < axes; ++i)
+    std::printf(" %llu %llu %u %u", static_cast<unsigned long long>(sizes[i]),
+                i ? static_cast<unsigned long long>(strides[i - 1]) : 0, box[i], steps[i]);
+  std::printf(" %d %d %d %d %d\n", type, interleave, swizzle, promotion, fill);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared_bytes, CUstream stream, void** values, void**) {
   std::printf("launch %s on %zu: %u %u %u %u %u %u %u", fake::functions[reinterpret_cast<std::size_t>(function) - 1].c_str(),
