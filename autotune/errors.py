@@ -38,6 +38,7 @@ EXTRAS = {
     "dask_jobqueue": "fleet",
     "distributed": "fleet",
     "kernel_tuner": "tune",
+    "ml_dtypes": "tune",
     "numpy": "tune",
     "optuna": "tune",
     "pandas": "tune",

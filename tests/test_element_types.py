@@ -121,6 +121,21 @@ def test_random_data_are_numbers_of_the_type(name: str):
     assert DeclaredShapes(1).uniform(0, 1, (1 << 40, 3), name).shape == (1 << 40, 3)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_both_parts_of_complex_numbers_are_drawn(exact: bool):
+    rng = Draw(exact, key=1)
+    for found in (
+        rng.standard_normal((50, 3), "complex64"),
+        rng.normal(0, 1, (50, 3), np.complex64),
+        rng.uniform(1, 2, (50, 3), dtype="complex64"),
+    ):
+        assert (found.dtype, found.shape) == (np.complex64, (50, 3))
+        assert len(set(found.imag.flat)) > 1 and np.all(found.imag != 0)
+    assert rng.standard_normal(None, "complex128").imag != 0
+    declared = DeclaredShapes(0).standard_normal((1 << 40, 3), "complex64")
+    assert (declared.shape, declared.dtype) == ((1 << 40, 3), np.complex64)
+
+
 def test_a_range_without_numbers_of_the_type_is_refused():
     with pytest.raises(ValueError, match="float4_e2m1fn"):
         Draw(exact=True, key=1).uniform(0.1, 0.2, 5, "float4_e2m1fn")

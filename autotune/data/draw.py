@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -41,6 +42,8 @@ class Draw(np.random.Generator):
 
     def standard_normal(self, size: Size = None, dtype: DTypeLike = np.float32) -> Any:  # type: ignore[override]
         """Draw normal deviates of mean 0 and standard deviation 1."""
+        if dtype_of(dtype).kind == "c":
+            return self._complex(size, dtype, self.standard_normal)
         if self.exact:
             return self._filled(size, dtype, _few((-2, -1, 1, 2), dtype))
         wide = _drawn_as(dtype)
@@ -52,6 +55,8 @@ class Draw(np.random.Generator):
         """Draw normal deviates with a mean and a standard deviation, in the exact data set too."""
         if np.ndim(loc) or np.ndim(scale):
             return super().normal(loc, scale, size).astype(dtype_of(dtype))
+        if dtype_of(dtype).kind == "c":
+            return self._complex(size, dtype, partial(self.normal, loc, scale))
         return self._filled(size, dtype, lambda source, n: source.normal(loc, scale, n))
 
     def uniform(  # type: ignore[override]
@@ -60,6 +65,8 @@ class Draw(np.random.Generator):
         """Draw uniform deviates in ``[low, high)``."""
         if np.ndim(low) or np.ndim(high):
             return super().uniform(low, high, size).astype(dtype_of(dtype))
+        if dtype_of(dtype).kind == "c":
+            return self._complex(size, dtype, partial(self.uniform, low, high))
         least, bound = float(low), float(high)
         if not 0 <= bound - least < math.inf:
             raise ValueError(f"uniform: no numbers are in [{least}, {bound})")
@@ -88,6 +95,12 @@ class Draw(np.random.Generator):
         if encoded_type(dtype):
             return super().integers(low, high, size, np.int32, endpoint).astype(dtype_of(dtype))
         return super().integers(low, high, size, dtype, endpoint)
+
+    def _complex(self, size: Size, dtype: DTypeLike, draw: Callable[..., Any]) -> Any:
+        """Draw real and imaginary parts alike."""
+        shape = () if size is None else tuple(np.atleast_1d(size))
+        pairs: NDArray[Any] = draw(size=(*shape, 2), dtype=np.finfo(dtype_of(dtype)).dtype)
+        return pairs.view(dtype)[..., 0] if size is not None else pairs.view(dtype)[0]
 
     def _filled(self, size: Size, dtype: DTypeLike, draw: _Source) -> Any:
         """Draw each piece of a new array with its own generator; without a size return a number."""
@@ -155,6 +168,9 @@ class DeclaredShapes(Draw):
     def __init__(self, number: int = 0) -> None:
         super().__init__(exact=False, key=0)
         self._number = number
+
+    def _complex(self, size: Any, dtype: Any, draw: Any) -> Any:
+        return self._filled(size, dtype, draw)
 
     def _filled(self, size: Any, dtype: Any, draw: Any, least: Any = 0) -> Any:
         array = np.array(least + self._number, dtype_of(dtype))
