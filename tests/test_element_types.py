@@ -1,6 +1,8 @@
 """Types that NumPy lacks: bits and values, drawn data, what is verified and what is refused."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import ml_dtypes
 import numpy as np
@@ -374,6 +376,31 @@ def test_calls_take_arrays_of_ml_dtypes_and_their_bits(negate, opencl_device, na
     found = function(x)
     assert found.dtype == x.dtype and np.array_equal(found, (-x.astype("f4")).astype(x.dtype))
     assert np.array_equal(function(x[::-2]), found[::-2]), "a view"
+
+
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_arrays_of_another_library_come_back_through_its_asarray(
+    negate, opencl_device, monkeypatch
+):
+    """NumPy passes no type of ml_dtypes through DLPack, which JAX would read."""
+    library = ModuleType("eight_bits")
+    library.asarray = lambda array: Array(array)
+
+    class Array:
+        __module__ = "eight_bits"
+
+        def __init__(self, values):
+            self.values = values
+
+        def __array__(self, dtype=None, copy=None):
+            return self.values
+
+    monkeypatch.setitem(sys.modules, "eight_bits", library)
+    x = np.arange(-8, 8).astype(ml_dtypes.float8_e4m3fn)
+    found = load(str(negate("float8_e4m3fn")))(Array(x))
+    assert isinstance(found, Array)
+    np.testing.assert_array_equal(found.values.astype("f4"), -x.astype("f4"))
 
 
 @pytest.mark.opencl
