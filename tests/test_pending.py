@@ -39,7 +39,7 @@ class SearchFirst(Site):
 
 @dataclass
 class Trial:
-    """A run of ``scale`` whose reference is slow: it loops until the search has ``ahead`` results."""
+    """A run of ``scale`` whose reference is slow: it waits until the search has ``ahead`` results."""
 
     folder: Path
     store: str = RIGHT
@@ -48,10 +48,11 @@ class Trial:
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        wait = f"for _ in range(10**7):\n        if os.path.exists({str(self.go)!r}):\n            break"
+        go = f"if os.path.exists({str(self.go)!r}):\n            break"
+        wait = f"for _ in range(6000):  # a minute at most\n        {go}\n        time.sleep(0.01)"
         self.space = write_space(
             self.folder,
-            ("import numpy as np", "import os\n\nimport numpy as np"),
+            ("import numpy as np", "import os\nimport time\n\nimport numpy as np"),
             ("return factor * x", f"{wait}\n    return {self.reference}"),
             ("BLOCK=(32, 64)", f"BLOCK={BLOCKS}"),
         )
