@@ -94,6 +94,8 @@ class _Copies:
                 }
                 for kinds in (("input", "out", "inout"), ("inout",))
             )
+            for buffer in self.buffers.values():
+                self.executor.restore_guards(buffer)
             inputs = {n: b for n, b in self.buffers.items() if arrays[n].kind == "input"}
             self._fill({**inputs, **self.pristine}, given)
 
@@ -185,6 +187,8 @@ class _Candidate:
         choice = Choice(kernel.name, problem, configuration, None)
         plan = LaunchPlan.of(call.resolved, call.device, choice, binary)
         self.scratch = {n: executor.allocate(max(1, a.nbytes)) for n, a in plan.scratch.items()}
+        for buffer in self.scratch.values():
+            executor.restore_guards(buffer)
         self._module = executor.load(binary, {})
         self._steps = plan.steps({**copies.buffers, **self.scratch}, call.resolved.scalars)
         self._take: Take | None = None

@@ -231,8 +231,10 @@ class Executor(Protocol):
     device: Device
 
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> Any:
-        """Make a buffer with intact guard bands and undefined contents; MemoryError if there is no room.
+        """Make a buffer; MemoryError if there is no room.
 
+        Its contents are undefined, and its guard bands until `restore_guards`: most buffers need none, and
+        writing them takes longer than the allocation.
         It begins ``offset_bytes`` after a 256-byte boundary; DeviceError if the device does not allow that,
         see `Device.is_cuda`.
         """
@@ -250,7 +252,7 @@ class Executor(Protocol):
         """Enqueue a write of every byte."""
 
     def restore_guards(self, buffer: Any) -> None:
-        """Restore the guard bands."""
+        """Write the guard bands."""
 
     def inspect(
         self,

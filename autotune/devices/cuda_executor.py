@@ -53,13 +53,11 @@ class CudaExecutor(CudaStream):
 
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> CudaBuffer:
         try:
-            buffer = CudaBuffer(self.cupy, nbytes, offset_bytes)
+            return CudaBuffer(self.cupy, nbytes, offset_bytes)
         except self.cupy.cuda.memory.OutOfMemoryError as error:
             raise MemoryError(
                 f"{self.device.name} has no room for a buffer of {nbytes} bytes ({error})"
             ) from error
-        self.restore_guards(buffer)
-        return buffer
 
     def write(self, buffer: CudaBuffer, array: NDArray[Any]) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -220,13 +220,11 @@ class OpenclExecutor:
                 f"{self.device.name} allows at most {self.live.max_mem_alloc_size} bytes in a buffer, not {nbytes}"
             )
         try:
-            buffer = OpenclBuffer(self.cl, self.context, nbytes)
+            return OpenclBuffer(self.cl, self.context, nbytes)
         except self.cl.Error as error:
             raise MemoryError(
                 f"{self.device.name} has no room for a buffer of {nbytes} bytes"
             ) from error
-        self.restore_guards(buffer)
-        return buffer
 
     def write(self, buffer: OpenclBuffer, array: NDArray[Any]) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

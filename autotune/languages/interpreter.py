@@ -137,9 +137,7 @@ class HostExecutor:
         self.device = device
 
     def allocate(self, nbytes: int, offset_bytes: int = 0) -> HostBuffer:
-        buffer = HostBuffer(nbytes, offset_bytes)
-        self.restore_guards(buffer)
-        return buffer
+        return HostBuffer(nbytes, offset_bytes)
 
     def write(self, buffer: HostBuffer, array: NDArray[Any]) -> None:
         buffer.inner[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

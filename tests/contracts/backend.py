@@ -114,14 +114,15 @@ class ExecutorContract:
         return executor.load(binary, {})
 
     def buffer(self, executor, array, offset_bytes=0):
-        """A buffer that holds an array."""
+        """A buffer that holds an array, between intact guard bands."""
         given = np.asarray(array)
         made = executor.allocate(given.nbytes, offset_bytes)
+        executor.restore_guards(made)
         executor.write(made, given)
         return made
 
     def intact(self, executor, buffer):
-        """Whether the guard bands of a buffer are as allocated."""
+        """Whether the guard bands of a buffer are as `restore_guards` wrote them."""
         _, (found,), _ = executor.inspect([], [buffer])
         return found
 
@@ -175,7 +176,7 @@ class ExecutorContract:
     def test_more_memory_than_there_is_is_a_memory_error(self, executor):
         with pytest.raises(MemoryError, match="bytes"):
             executor.allocate(1 << 50)
-        assert self.intact(executor, executor.allocate(64))
+        assert self.intact(executor, self.buffer(executor, np.zeros(64, np.uint8)))
 
     @pytest.mark.parametrize("nbytes", [4, 12, 1020, 4096])
     def test_a_write_beyond_either_end_is_seen(self, executor, module, nbytes):
@@ -600,7 +601,7 @@ class ExecutorContract:
 
     def test_a_timer_runs_the_sequence_each_time(self, executor, module):
         """On what the buffers hold then, as a graph and launch by launch."""
-        x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
+        x, out = (self.buffer(executor, np.ones(64, np.float32)) for _ in range(2))
         args = (x, out, np.float32(1), np.int32(64))
         timer = self.ready(executor, module, [BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)])
         takes = (timer, timer.clean, timer.hot)
