@@ -18,7 +18,7 @@ import msgspec
 from autotune.answers.table import AnswerTable, Cost, TableRow, predicted_ms
 from autotune.devices.device import CUDA_ARCHS, Device
 from autotune.errors import RecordError, UsageError
-from autotune.kernel.source import changed_since
+from autotune.kernel.source import comparison_of
 from autotune.kernel.space import broken_constraints, is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.roofline import LIMITS, implausible
@@ -91,8 +91,9 @@ def _impossible(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
         yield difference
     if record.device.backend == "cuda" and record.device.arch not in CUDA_ARCHS:
         yield wrong("device.arch", record.device.arch, f"one of {CUDA_ARCHS}")
+    changes = comparison_of(kernel)
     for number, entry in enumerate(record.problems):
-        if why := changed_since(kernel, entry.origin.source, entry.origin.arguments):
+        if why := changes(entry.origin.source, entry.origin.arguments):
             yield (
                 f"problems[{number}].origin: tuned before the kernel was changed ({', '.join(why)}); "
                 f"import it next to the files it was tuned with, or run: autotune run {kernel.name}"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from autotune.answers.table import Plan, Sizes
 from autotune.devices.device import Device
 from autotune.kernel.launches import launch_sequence
-from autotune.kernel.source import changed_since
+from autotune.kernel.source import comparison_of
 from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.run.plans import default_rows, plan_of, steps_of
@@ -33,11 +33,11 @@ def record_faults(record: TunedRecord, kernel: Kernel) -> Iterator[str]:
     Configurations that are no longer in the space are skipped, too.
     """
     device, made = record.device.planned_for(), record.provenance
+    changes = comparison_of(kernel)
     are_changed = [
-        bool(changed_since(kernel, entry.origin.source, entry.origin.arguments))
-        for entry in record.problems
+        bool(changes(entry.origin.source, entry.origin.arguments)) for entry in record.problems
     ]
-    is_changed = bool(changed_since(kernel, made.source, made.arguments))
+    is_changed = bool(changes(made.source, made.arguments))
     for place, plan, problem in plans_of(record):
         match place:
             case ("problems", int(number), *_) if are_changed[number]:

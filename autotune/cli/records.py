@@ -144,7 +144,8 @@ def _changes(
 
     with needing("comparing an answer with its kernel"):
         from autotune.checking.launch_faults import answer_fault
-        from autotune.kernel.space import stale_reasons
+        from autotune.kernel.definition import NOT_DECLARED
+        from autotune.kernel.space import is_member
     table = table_of(kernel.name, owner)
     assert table is not None  # it has the answer
     made = found.origin or table.newest.provenance
@@ -152,10 +153,10 @@ def _changes(
     if group is None or group.device is None:  # a device with first calls only
         return changed_since(kernel, made.source, made.arguments)
     device = group.device.planned_for()
-    if found.quality == DEFAULT:  # it may be outside the space
-        reasons = changed_since(kernel, made.source, made.arguments)
-    else:
-        reasons = stale_reasons(kernel, made.source, made.arguments, found, device)
+    reasons = changed_since(kernel, made.source, made.arguments)
+    # A default may be outside the space.
+    if found.quality != DEFAULT and not is_member(kernel, found, device):
+        reasons += (NOT_DECLARED,)
     if reasons or kernel.language is not None:  # its compiler decides the launches
         return reasons
     fault = answer_fault(found, problem, kernel, device)

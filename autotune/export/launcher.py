@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -71,9 +72,10 @@ def render(
         **_context(kernel, writer, signature, exported, names),
         "about": made_of(writer, stale_reasons),
     }
+    about = partial(_provenance, known, source_fingerprint(kernel))
     files: dict[str, str | bytes] = {
         f"{name}.cubin" if code.binary else f"{name}.cu": code.binary
-        or _source(kernel, known, code, name)
+        or _source(kernel, about, code, name)
         for code, name in names.items()
     }
     return {
@@ -320,8 +322,10 @@ def _source_row(launch: _Exported, names: Mapping[_Code, str]) -> str:
     return f'"{names[launch.code]}", {options}, "{launch.code.suffix}", {exclusive}'
 
 
-def _source(kernel: Kernel, records: Sequence[TunedRecord], code: _Code, name: str) -> str:
-    """Return a self-contained source: provenance, compile command, defines, text."""
+def _source(
+    kernel: Kernel, about: Callable[[Configuration], Iterable[str]], code: _Code, name: str
+) -> str:
+    """Return a self-contained source: provenance by ``about``, compile command, defines, text."""
     number = code.arch.removeprefix("sm_")
     target = f"-gencode arch=compute_{number},code=sm_{number}"
     lines = [
@@ -333,18 +337,19 @@ def _source(kernel: Kernel, records: Sequence[TunedRecord], code: _Code, name: s
         "",
         f"  {code.configuration}",
         "",
-        *_provenance(kernel, records, code.configuration),
+        *about(code.configuration),
     ]
     head = "".join(f"// {comment(line)}".rstrip() + "\n" for line in lines)
     return f"{head}\n{code.text.rstrip()}\n"
 
 
 def _provenance(
-    kernel: Kernel, records: Iterable[TunedRecord], configuration: Configuration
+    records: Iterable[TunedRecord], sources: str, configuration: Configuration
 ) -> Iterator[str]:
+    """Yield the problems that a configuration won, and ``sources``, the kernel's `source_fingerprint`."""
     for record in records:
         won = [e for e in record.problems if Configuration(e.configuration) == configuration]
         if won:
             yield f"Fastest on {origin(record)}, for"
             yield from (f"  {time_text(entry)}" for entry in won)
-    yield f"Sources: sha256 {source_fingerprint(kernel)}"
+    yield f"Sources: sha256 {sources}"

@@ -6,7 +6,7 @@ import hashlib
 import os
 import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dis import get_instructions
 from functools import _lru_cache_wrapper, partial
@@ -162,9 +162,14 @@ def changed_since(kernel: Kernel, source: str, arguments: str) -> tuple[str, ...
 
     ``source`` is a result of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` for any problem.
     """
+    return comparison_of(kernel)(source, arguments)
+
+
+def comparison_of(kernel: Kernel) -> Callable[[str, str], tuple[str, ...]]:
+    """Return `changed_since` of a kernel for many fingerprints: its files are read once."""
     current = {kernel, *map(kernel.of_problem, kernel.all_problems())}
     known = {text_fingerprint(own_fingerprint(variant)) for variant in current}
-    return changes(source, arguments, source_fingerprint(kernel), known)
+    return partial(changes, now_source=source_fingerprint(kernel), now_arguments=known)
 
 
 def own_fingerprint(kernel: Kernel) -> str:

@@ -23,10 +23,8 @@ from numpy.typing import NDArray
 
 from autotune.devices.device import CUDA_ARCHS, Device, for_arch
 from autotune.errors import NothingValidError, UsageError, unknown
-from autotune.kernel.definition import NOT_DECLARED
 from autotune.kernel.joining import Rows, RuleTable, index_type, join_rows
 from autotune.kernel.rules import DEVICE, Rule, Source
-from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.values import SOURCE, Configuration, Value
 
@@ -397,21 +395,6 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
     if any(configuration[n] != parameters[n][0] for n, used in applies.items() if not used):
         return False
     return not any(broken_constraints(kernel, configuration, device))
-
-
-def stale_reasons(
-    kernel: Kernel,
-    source: str,
-    arguments: str,
-    configuration: Mapping[str, Any],
-    device: Device,
-) -> tuple[str, ...]:
-    """Return the reasons why a plan of a configuration may differ from a plan of the current kernel.
-
-    ``source`` and ``arguments`` are the fingerprints of the kernel that made it; see `changed_since`.
-    """
-    found = changed_since(kernel, source, arguments)
-    return found if is_member(kernel, configuration, device) else (*found, NOT_DECLARED)
 
 
 def broken_constraints(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,7 +17,7 @@ from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, known_kernel, project_kernels
 from autotune.kernel.definition import NOT_DECLARED
-from autotune.kernel.source import changed_since
+from autotune.kernel.source import changed_since, comparison_of
 from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
 from autotune.measure.timing import Timing
@@ -266,7 +266,11 @@ def _warn_if_stale(kernel: Kernel, record: TunedRecord) -> None:
     A change of driver or compiler is known only on the device's machine.
     """
     device = record.device.planned_for()
-    found = [[why.text for why in entry_changes(kernel, device, e)] for e in record.problems]
+    changes = comparison_of(kernel)
+    found = [
+        [why.text for why in entry_changes(kernel, device, entry, changes)]
+        for entry in record.problems
+    ]
     if any(found):
         reasons = ", ".join(dict.fromkeys(chain.from_iterable(found)))
         warnings.warn(
@@ -337,14 +341,21 @@ def reasons_to_tune(
     return (*entry_changes(kernel, device, known.entry), *_aged(query, kernel, device, known))
 
 
-def entry_changes(kernel: Kernel, device: Device, entry: TunedProblem) -> Iterator[Reason]:
-    """Yield the changes of the kernel since its winner was found."""
-    from autotune.kernel.space import stale_reasons  # needs numpy, and exports work without numpy
+def entry_changes(
+    kernel: Kernel,
+    device: Device,
+    entry: TunedProblem,
+    changes: Callable[[str, str], tuple[str, ...]] | None = None,
+) -> Iterator[Reason]:
+    """Yield the changes of the kernel since its winner was found; ``changes`` is its `comparison_of`."""
+    from autotune.kernel.space import is_member  # needs numpy, and exports work without numpy
 
-    made = entry.origin.source, entry.origin.arguments
-    reasons = stale_reasons(kernel, *made, entry.configuration, device)
-    yield from (Reason(text, Action.SEARCH) for text in reasons)
-    if NOT_DECLARED not in reasons:
+    changes = changes or comparison_of(kernel)
+    for text in changes(entry.origin.source, entry.origin.arguments):
+        yield Reason(text, Action.SEARCH)
+    if not is_member(kernel, entry.configuration, device):
+        yield Reason(NOT_DECLARED, Action.SEARCH)
+    else:
         now = kernel.compiler_options(Configuration(entry.configuration), device)
         if now != entry.origin.options:
             yield Reason(
