@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -206,14 +207,18 @@ def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify finalists at four sizes near the problem only, and winners on no extreme values.
+    """Verify finalists at two sizes near the problem only, and winners on no extreme values.
 
     Tests marked `many_sizes` or `gpu` verify them at all sizes.
     """
     if not any(map(request.node.get_closest_marker, ("many_sizes", "gpu"))):
-        monkeypatch.setattr("autotune.run.other_sizes.MAX_NEAR", 4)
+        from autotune.run.request import EFFORTS
+
+        monkeypatch.setattr("autotune.run.other_sizes.MAX_NEAR", 2)
         monkeypatch.setattr("autotune.run.other_sizes.extreme_sizes", lambda *_: [])
         monkeypatch.setattr("autotune.run.extreme_checks._MAX_ELEMENTS", 0)
+        quick = EFFORTS["quick"]
+        monkeypatch.setitem(EFFORTS, "quick", replace(quick, rounds=10))
 
 
 @pytest.fixture(autouse=True)
