@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,8 @@ from autotune.values import Configuration, Problem
 
 H200 = Path(__file__).parents[1] / "reports" / "NVIDIA_H200"
 ON_CPU = ("--device", "opencl:cpu")
+#: Ends with the random sizes, not with the time.
+LONG = ("--budget", "60s")
 LONGER = ("--strategy", "random", "--budget", "6evals", *ON_CPU)
 
 
@@ -216,17 +219,28 @@ def sizes_in_store(project: Path) -> list[SizeTimes]:
         return store.sizes("saxpy", source_fingerprint(kernel), device.name, arguments)
 
 
+@pytest.fixture
+def draw_few(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Let commands draw two random sizes; the function changes their number."""
+
+    def draw(count: int) -> None:
+        monkeypatch.setattr(
+            "autotune.run.answering.random_sizes", lambda *args: islice(random_sizes(*args), count)
+        )
+
+    draw(2)
+    return draw
+
+
 @pytest.mark.opencl
 def test_sizes_are_timed_once_and_continued(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    project: Path, capsys: pytest.CaptureFixture[str], draw_few: Callable[[int], None]
 ) -> None:
     for n in (70001, 400):
         assert run(["run", "saxpy", "--problem", f"n={n}", *LONGER]) == 0
     before = saxpy()
     assert before["portfolio"]["problems"] == []
-    # As on a machine that has compiled nothing, which is no part of the budget.
-    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(project / "new cache"))
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "8s"]) == 0
+    assert run(["sizes", "saxpy", *ON_CPU, *LONG]) == 0
     after = saxpy()
     assert after["problems"] == before["problems"]
     matrix = after["portfolio"]
@@ -240,20 +254,22 @@ def test_sizes_are_timed_once_and_continued(
     random = timed[3:]
     assert random and all(0 < ms < 100 for row in random for ms in row.times_ms.values())
     capsys.readouterr()
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s"]) == 0
+    draw_few(4)
+    assert run(["sizes", "saxpy", *ON_CPU, *LONG]) == 0
     assert saxpy()["portfolio"]["median_ms"] == matrix["median_ms"]
     again = sizes_in_store(project)
     assert again[: len(timed)] == timed
     assert len({row.problem for row in again}) == len(again) > len(timed)
     said = capsys.readouterr().out
     assert f"on 3 tuned problems and {len(again) - 3} random sizes\n" in said
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s", "--fresh"]) == 0
+    assert run(["sizes", "saxpy", *ON_CPU, *LONG, "--fresh"]) == 0
     assert len(sizes_in_store(project)) >= len(again) + 3
     assert run(["results", "--runs", "--last", "1"]) == 0
-    assert "autotune sizes saxpy --budget 1s" in capsys.readouterr().out
+    assert "autotune sizes saxpy --budget 60s" in capsys.readouterr().out
 
 
 @pytest.mark.opencl
+@pytest.mark.usefixtures("draw_few")
 def test_seeds_are_timed_if_they_are_correct(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -261,13 +277,9 @@ def test_seeds_are_timed_if_they_are_correct(
     space = project / "spaces" / "twin.py"
     seeds = [{"BLOCK": block, "ITEMS": 8} for block in (32, 1024)]
     space.write_text(
-        space.read_text()
-        .replace("    BLOCK=(", f"    seeds={seeds},\n    BLOCK=(", 1)
-        .replace(
-            "Problem(n=5003)", "Problem(n=30)"
-        )  # few random sizes, so that the command ends early
+        space.read_text().replace("    BLOCK=(", f"    seeds={seeds},\n    BLOCK=(", 1)
     )
-    assert run(["sizes", "twin", *ON_CPU, "--budget", "60s"]) == 0
+    assert run(["sizes", "twin", *ON_CPU, *LONG]) == 0
     with Store.open(default_url()) as store, store.reading() as connection:
         timed = connection.exec_driver_sql("SELECT times FROM sizes").scalars().all()
     assert any('"BLOCK":32,"ITEMS":8' in text for text in timed)
@@ -276,17 +288,21 @@ def test_seeds_are_timed_if_they_are_correct(
 
 
 @pytest.mark.opencl
-def test_only_sizes_that_a_configuration_allows_are_timed(project: Path) -> None:
+def test_only_sizes_that_a_configuration_allows_are_timed(
+    project: Path, draw_few: Callable[[int], None]
+) -> None:
     space = project / "spaces" / "saxpy.py"
     rule = "\n\n@saxpy.requires\ndef requires(c, p):\n    return p.n % 2 == 1\n"
     space.write_text(space.read_text() + rule)
     assert run(["retune", "saxpy", *LONGER]) == 0
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s"]) == 0
+    draw_few(40)
+    assert run(["sizes", "saxpy", *ON_CPU, *LONG]) == 0
     timed = [row.problem["n"] for row in sizes_in_store(project)]
     assert len(timed) > 2 and all(n % 2 for n in timed)
 
 
 @pytest.mark.opencl
+@pytest.mark.usefixtures("draw_few")
 def test_a_matrix_that_is_far_wider_stays(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,7 +317,7 @@ def test_a_matrix_that_is_far_wider_stays(
         "median_ms": [[1.0, 2.0]] * len(wide),
     }
     record_file("saxpy").write_text(json.dumps(document))
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s", "--fresh"]) == 0
+    assert run(["sizes", "saxpy", *ON_CPU, *LONG, "--fresh"]) == 0
     assert f"record keeps its {len(wide)} on 2; give a larger budget" in capsys.readouterr().err
     assert saxpy()["portfolio"]["configurations"] == wide
 
@@ -322,6 +338,7 @@ def test_a_request_without_record_or_time_is_refused(
 
 
 @pytest.mark.opencl
+@pytest.mark.usefixtures("draw_few")
 def test_a_kernel_that_changed_is_tuned_first(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,7 +351,7 @@ def test_a_kernel_that_changed_is_tuned_first(
     before = saxpy()["problems"]
     assert len({entry["origin"]["source"] for entry in before}) == 2
     capsys.readouterr()
-    assert run(["sizes", "saxpy", *ON_CPU, "--budget", "1s"]) == 0
+    assert run(["sizes", "saxpy", *ON_CPU, *LONG]) == 0
     said = capsys.readouterr().err
     assert "of 2 tuned problems take no part" in said and "retune saxpy --stale" in said
     after = saxpy()
