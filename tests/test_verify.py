@@ -135,6 +135,25 @@ def test_the_random_tolerance_passes_single_precision_and_fails_tf32(data):
         verify.verify(made, RANDOM, dot(made, to_tf32))
 
 
+def test_a_wrong_result_says_how_unusual_arrays_are_passed(data):
+    """A kernel in float32 and C order reads other numbers from them."""
+    made = data(
+        ("np.float32)\n", "np.float32).reshape(-1, 1).repeat(2, axis=1)\n"),
+        (
+            '"x": x, ',
+            '"x": np.asfortranarray(x), "y": x.astype(">f4"), "z": x.astype(float), '
+            '"k": np.zeros(3, int), ',
+        ),
+        ("Out(p.n)", 'Out((p.n, 2), "float64")'),
+    )
+    with pytest.raises(WrongResult) as caught:
+        verify.verify(made, EXACT, lambda: None)
+    assert str(caught.value).endswith(
+        "; the kernel gets x in C order, not in the declared Fortran order; y as float32 in the other "
+        "byte order; z, out as float64; k as int64"
+    )
+
+
 def test_a_wrong_result_reads_in_one_line(data):
     made = data()
     host = Host(made)

@@ -35,6 +35,22 @@ class Argument:
     bits_of: str = ""
     #: Name of a constant in the module, if it differs from the argument's name; else empty.
     symbol: str = ""
+    #: True for an array in Fortran order, whose elements were copied to C order.
+    is_reordered: bool = False
+
+    @property
+    def layout_note(self) -> str:
+        """Type and order of an array that a kernel may not expect: NumPy's defaults, and orders of bytes and axes."""
+        dtype, notes = np.dtype(self.dtype), list[str]()
+        if not self.shape:
+            return ""
+        if not dtype.isnative:
+            notes.append(f"as {dtype.name} in the other byte order")
+        elif dtype in (np.float64, np.int64, np.complex128):
+            notes.append(f"as {dtype.name}")
+        if self.is_reordered:
+            notes.append("in C order, not in the declared Fortran order")
+        return " ".join(notes)
 
     @property
     def variable(self) -> str:
@@ -156,8 +172,10 @@ def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArra
     argument = declared_argument(kernel, name, value)
     if argument.kind in ("out", "scalar"):
         return argument, None
-    array = np.ascontiguousarray(_content(value))
-    argument = replace(argument, shape=array.shape)
+    content = np.asarray(_content(value))
+    array = np.ascontiguousarray(content)
+    is_reordered = content.flags.fnc
+    argument = replace(argument, shape=array.shape, is_reordered=is_reordered)
     check_packing(kernel, argument)
     return argument, encoded(array, argument.bits_of) if argument.bits_of else array
 

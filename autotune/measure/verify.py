@@ -319,7 +319,8 @@ def _inspected(
     harm += [f"changed its input {name}" for name, is_same in same if not is_same]
     wrong = next((check for check in checks if not check.is_correct), None)
     if wrong and (again is None or not harm):
-        raise WrongResult(_wrong_message(data, wrong, poison) + (again or ""), checks)
+        message = _wrong_message(data, wrong, poison) + (again or "") + _layouts(data)
+        raise WrongResult(message, checks)
     if harm:
         raise WrongResult(harm[0], checks)
     return checks
@@ -352,6 +353,16 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
         f"{check.output}[{where}] is {got:{form}}{unwritten}, expected {want:{form}}{lacking} on "
         f"{check.dataset} data; largest error {check.max_error:.3g}, bound {check.bound:.3g}{here}"
     )
+
+
+def _layouts(data: DeviceData) -> str:
+    """Return a remark on arrays in types and orders that a kernel may not expect; empty if there are none."""
+    named: dict[str, list[str]] = {}
+    for argument in data.arguments:
+        if note := argument.layout_note:
+            named.setdefault(note, []).append(argument.name)
+    listed = [f"{', '.join(names)} {note}" for note, names in named.items()]
+    return f"; the kernel gets {'; '.join(listed)}" if listed else ""
 
 
 def _expected(data: DeviceData, dataset: str, output: Argument) -> NDArray[Any]:
