@@ -3,6 +3,7 @@
 import fcntl
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import threading
@@ -20,6 +21,7 @@ from autotune.cli import run
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import Draw
 from autotune.data.prepare import drawn_dataset, prepare_dataset
+from autotune.data.wrapping import wrapping_outputs
 from autotune.errors import AutotuneError, OutOfMemoryError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
@@ -255,6 +257,35 @@ def test_every_kind_of_argument_is_stored_in_its_place(kernel):
     assert np.array_equal(dataset.expected("io"), dataset.array("io") * dataset.array("taps")[0])
     assert dataset.array("io").flags.c_contiguous
     assert [argument.nbytes for argument in dataset.arguments] == [4000, 12, 2000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("reference", "out", "message"),
+    [
+        (
+            "x + x",
+            "int8",
+            r"the reference wraps around in int8: out has the element (-?\d+), in 64",
+        ),
+        ("(x * x).astype(np.int32)", "int32", r"for example x\.astype\(np\.int32\)"),
+        ("x.astype(np.int32) * 2", "int32", ""),
+        ("np.clip(x.astype(np.int32) * 2, -128, 127).astype(np.int8)", "int8", ""),
+        ("x // 2", "int8", ""),
+        ("x.view(np.uint8) // 2", "uint8", ""),
+        ("x / 3.0", "float32", ""),
+    ],
+)
+def test_a_reference_that_wraps_around_is_told_of(kernel, reference, out, message):
+    made = kernel(
+        (
+            "x = rng.standard_normal(p.n, dtype=np.float32)",
+            "x = rng.integers(-128, 128, p.n, np.int8)",
+        ),
+        ("Out(p.n)", f"Out(p.n, '{out}')"),
+        ("return factor * x", f"return {reference}"),
+    )
+    found = " ".join(wrapping_outputs(made))
+    assert re.search(message, found) if message else not found
 
 
 def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):

@@ -18,6 +18,7 @@ from autotune.data.arguments import declared_arguments, with_scratch
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.data.sight import unseen_inputs
+from autotune.data.wrapping import wrapping_outputs
 from autotune.devices.base import Binary, LaunchError
 from autotune.devices.cubin import constant
 from autotune.devices.device import Device, for_arch
@@ -71,7 +72,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():
         kernel.check_problem(problem)
-    report.notes += [*_data_notes(kernel), *unnamed(kernel)]
+    report.notes += [*_data_notes(kernel), *unnamed(kernel), *wrapping_outputs(kernel)]
     for missed in unseen_inputs(kernel, kernel.all_problems()):
         report.unseen.append(missed.argument)
         report.notes.append(str(missed))

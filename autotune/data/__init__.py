@@ -14,6 +14,7 @@
 `tolerance`        the default tolerance, by element
 `consensus`        expected outputs without a reference: configurations agree
 `fixed`            inputs whose content a kernel could hold, and other content
+`wrapping`         outputs that the reference computes in too few bits
 `extremes`         ranges of the data, and values beyond them
 `sight`            the proof that verification notices a kernel without an input
 ================== ============================================================

@@ -17,6 +17,9 @@ from autotune.encoding import is_held as is_held_by
 from autotune.errors import SpecError
 from autotune.kernel.spec import Kernel
 
+#: Kinds of arguments that the reference returns.
+_WRITTEN = ("out", "inout")
+
 
 class ArrayLibrary(Protocol):
     """Arrays on a device that NumPy's functions take in place of NumPy's own."""
@@ -49,9 +52,7 @@ def expected_outputs(
 
     The values are float64 or complex128, or integers and bools in the output's type, and may be views.
     """
-    outputs = {
-        argument.name: argument for argument in arguments if argument.kind in ("out", "inout")
-    }
+    outputs = {argument.name: argument for argument in arguments if argument.kind in _WRITTEN}
     with library.computing() if library else nullcontext():
         result = _called(kernel, arguments, arrays, is_single, library)
         if library:
@@ -164,6 +165,17 @@ def reevaluated(
         with suppress(SpecError, MemoryError):  # NumPy has its own message
             return expected_outputs(kernel, list(dataset.arguments), arrays, is_single, library)
     return expected_outputs(kernel, list(dataset.arguments), arrays, is_single)
+
+
+def outputs_of(
+    kernel: Kernel, dataset: Dataset, changed: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Return what the reference returns for a data set with some inputs changed, in its own types."""
+    result = _called(kernel, dataset.arguments, {**_inputs(dataset, changed), **changed})
+    if not isinstance(result, Mapping):
+        first = next(argument for argument in dataset.arguments if argument.kind in _WRITTEN)
+        result = {first.name: result}
+    return {name: np.asarray(values) for name, values in result.items()}
 
 
 class Numbers(np.ndarray[Any, Any]):

@@ -21,6 +21,7 @@ from autotune import __version__
 from autotune.answers.table import Portfolio
 from autotune.arrays import usable_cores
 from autotune.data.sight import Unseen, unseen_inputs
+from autotune.data.wrapping import wrapping_outputs
 from autotune.devices.device import Device
 from autotune.errors import KEPT, AutotuneError, Interrupted, NothingValidError, StoreError
 from autotune.kernel.sizes import ranges_of
@@ -59,7 +60,7 @@ def execute(
             require(request.objective, device, site.why_no_energy(device))
     for problem in (*request.problems, *request.kernel.edge_problems):
         request.kernel.check_problem(problem)
-    for text in unnamed(request.kernel):
+    for text in (*unnamed(request.kernel), *wrapping_outputs(request.kernel)):
         warnings.warn(text, stacklevel=2)
     with closing(Run(request, store, listener, site)) as run:
         return run.run(known_limits(request.device) if request.goal.writes_record else {})
