@@ -1,6 +1,7 @@
 """Types that NumPy lacks: bits and values, drawn data, what is verified and what is refused."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune import BFloat16, load, tune
+from autotune import BFloat16, Operand, Out, load, tune
+from autotune.calling.binding import bind
 from autotune.compiling.binaries import compiled_for
+from autotune.data.arguments import declared_argument, declared_arguments
 from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import DeclaredShapes, Draw
 from autotune.data.prepare import prepare_dataset
@@ -265,6 +268,38 @@ def test_a_kernel_may_saturate_but_not_write_nan_beyond_the_largest_value(data):
     verify.verify(made, RANDOM, saturated)
     with pytest.raises(WrongResult, match=r"is nan, expected -?6"):
         verify.verify(made, EXACT, kernel(made, lambda x: 300 * x))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            Out(5, "float8_e3m4"),
+            "x is float8_e3m4, a type of no kernel .known: bfloat16, .* as uint8",
+        ),
+        (np.zeros(5, ml_dtypes.int2), "x is int2, a type of no kernel"),
+        (ml_dtypes.float8_e5m2(2), "x is float8_e5m2; expected .* a number of a type of NumPy"),
+        (ml_dtypes.bfloat16(2), "x is bfloat16; expected"),
+    ],
+)
+def test_a_type_of_no_kernel_is_named(tmp_path, value, message: str):
+    with pytest.raises(SpecError, match=message):
+        declared_argument(load_file(write_space(tmp_path)), "x", value)
+
+
+def test_an_offset_counts_elements_also_if_two_share_a_byte(tmp_path):
+    edits = (
+        ("problems=[", 'backends=("cuda",), layout={"offset_x": 0}, problems=['),
+        ("dtype=np.float32", 'dtype="int4"'),
+    )
+    kernel = load_file(write_space(tmp_path, *edits))
+    argument = declared_arguments(kernel, Problem(n=64))["x"]
+    assert (argument.nbytes, replace(argument, offset=6).offset_bytes) == (32, 3)
+    bytes_of_caller = Operand((32,), (1,), "uint8", offset=3, source=0)
+    given = {"x": bytes_of_caller, "out": Operand.new((64,), "float32")}
+    kernel.call(lambda x: (Problem(n=64), given))
+    call = bind(kernel, (bytes_of_caller,), {}, lambda name: kernel)
+    assert call.problem["offset_x"] == 6
 
 
 @pytest.mark.opencl

@@ -315,7 +315,7 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Reso
             operand = Operand.new(*_new(argument))
         arrays[name] = _passed(kernel, problem, argument, operand)
     offsets = {
-        field: passed.operand.offset
+        field: passed.operand.offset * arguments[name].per_stored
         for name, passed in arrays.items()
         if (field := f"offset_{name}") in kernel.layout and not passed.is_copied
     }

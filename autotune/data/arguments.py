@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from autotune.data.draw import DeclaredShapes, Draw
 from autotune.element_types import ELEMENT_TYPES, ENCODED_TYPES
-from autotune.encoding import decoded, encoded, encoded_type, limits
+from autotune.encoding import decoded, dtype_of, encoded, encoded_type, limits
 from autotune.errors import unknown
 from autotune.kernel.names import OFFSET
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
@@ -145,11 +145,13 @@ def declared_values(kernel: Kernel, problem: Problem, number: int = 0) -> dict[s
 
 def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
     """Return kind, type and shape of one value of the arguments or scratch hook."""
+    if hasattr(content := _content(value), "dtype"):
+        _check_type(kernel, name, content.dtype)
     if isinstance(value, Out):
         return _out(name, value)
     for kind, wrapper in (("inout", InOut), ("constant", Constant)):
         if isinstance(value, wrapper):
-            array, symbol = np.asarray(_content(value)), getattr(value, "symbol", "")
+            array, symbol = np.asarray(content), getattr(value, "symbol", "")
             return replace(_array(name, kind, array.dtype, array.shape), symbol=symbol)
     if isinstance(value, np.ndarray) and value.shape != ():
         return _array(name, "input", value.dtype, value.shape)
@@ -165,6 +167,16 @@ def _array(name: str, kind: str, dtype: Any, shape: tuple[int, ...]) -> Argument
     if element := encoded_type(dtype):
         return Argument(name, kind, np.dtype(element.stored).str, shape, bits_of=element.name)
     return Argument(name, kind, np.dtype(dtype).str, shape)
+
+
+def _check_type(kernel: Kernel, name: str, dtype: Any) -> None:
+    """Raise SpecError for a type of ml_dtypes that `ENCODED_TYPES` lacks."""
+    found = dtype_of(dtype)
+    if found.isbuiltin == 2 and not encoded_type(found):  # registered with NumPy
+        raise kernel.error(
+            f"arguments: {name} is {found.name}, a type of no kernel (known: {', '.join(ENCODED_TYPES)}); "
+            f"pass its bits as uint{8 * found.itemsize}"
+        )
 
 
 def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
@@ -191,7 +203,8 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
         return Argument(name, "scalar", "<i4", value=int(value))
     if isinstance(value, float) and not isinstance(value, np.generic):
         return Argument(name, "scalar", "<f4", value=value)
-    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "iufb":
+    is_number = isinstance(value, np.generic | np.ndarray) and not encoded_type(value.dtype)
+    if is_number and value.dtype.kind in "iufb":
         return Argument(name, "scalar", value.dtype.str, value=value.item())
     raise kernel.error(
         f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant or a "
