@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sample_spaces import write_space
 
+from autotune.data.arguments import Argument
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, CompiledFunction
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
@@ -134,11 +135,15 @@ def test_one_more_than_a_limit_is_told_with_need_and_limit(binary, launch, words
 NAMES = ["x", "out", "n", "work"]
 BUFFERS = {"x": object(), "out": object(), "work": object()}
 SCALARS = {"n": np.int32(5)}
-DTYPES = {"x": "<f4", "out": "<f2", "work": "<i4", "n": "<i4"}
+ARRAYS = {
+    "x": Argument("x", "input", "<f4"),
+    "out": Argument("out", "out", "<f2"),
+    "work": Argument("work", "out", "<i4"),
+}
 
 
 def bound(*steps):
-    return binding.bind_arguments(binding.LaunchSequence(steps), NAMES, BUFFERS, SCALARS, DTYPES)
+    return binding.bind_arguments(binding.LaunchSequence(steps), NAMES, BUFFERS, SCALARS, ARRAYS)
 
 
 def test_without_args_a_launch_gets_arguments_then_scratch_in_order():

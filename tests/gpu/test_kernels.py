@@ -13,6 +13,7 @@ from autotune import load
 from autotune.cli import run
 from autotune.compiling.binaries import compile_now
 from autotune.compiling.job import compile_job
+from autotune.data.arguments import declared_arguments
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda_backend import CudaBackend
 from autotune.kernel.catalog import find_kernel
@@ -48,7 +49,7 @@ def test_bulk_stores_what_is_left_of_a_tile(tile_y: int, tile_x: int, resident: 
             ["x", "out", "m", "n"],
             {"x": inputs, "out": out},
             {"m": np.int32(m), "n": np.int32(n)},
-            {"x": "<f4", "out": "<f4"},
+            declared_arguments(kernel, Problem(m=m, n=n)),
             compiled.binary,
         )
         executor.run(module, steps)

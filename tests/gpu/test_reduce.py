@@ -10,6 +10,7 @@ from accuracy import FACTOR, sums
 
 from autotune.compiling.binaries import compile_now
 from autotune.compiling.job import compile_job
+from autotune.data.arguments import declared_arguments
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda_backend import CudaBackend
 from autotune.kernel.catalog import find_kernel
@@ -50,7 +51,7 @@ class Sums:
             ["x", "out", "n"],
             {"x": self._x, "out": self._out},
             {"n": np.int64(n)},
-            {"x": "<f4", "out": "<f4"},
+            declared_arguments(self._kernel, Problem(n=n)),
             self._compiled.binary,
         )
 
