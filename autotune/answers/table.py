@@ -73,6 +73,15 @@ class PlannedLaunch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     shared_bytes: Count = 0
     #: None if the launch cannot be traced.
     grid: Grid | None = None
+    #: Attributes of the launch; see `autotune.Launch`. None: no clusters.
+    cluster: Triple | None = None
+    cooperative: bool = False
+    programmatic: bool = False
+
+    @property
+    def has_attributes(self) -> bool:
+        """Return whether the driver gets more than the geometry."""
+        return bool(self.cluster or self.cooperative or self.programmatic)
 
     def grid_for(self, fields: Mapping[str, Any]) -> tuple[int, ...]:
         """Return the blocks for a problem; raise `ValueError` if they need more than 64 bits."""

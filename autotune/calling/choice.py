@@ -19,6 +19,7 @@ from autotune.data.arguments import Argument, declared_argument
 from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NoAnswerError, NothingValidError, UsageError
+from autotune.kernel.attributes import exceeded_attribute
 from autotune.kernel.launches import (
     LaunchSequence,
     bind_arguments,
@@ -272,13 +273,17 @@ class LaunchPlan:
             given = resolved.compiled_scalars
             binary = compiled_for(kernel, configuration, problem, device, given)
         names = [*(n for n, a in resolved.arguments.items() if a.kind != "constant"), *scratch]
+        sequence = complete_launches(
+            launch_sequence(kernel, configuration, problem, device), binary, names
+        )
+        for launch in sequence.launches:
+            if excess := exceeded_attribute(launch, binary.entry(str(launch.entry)), device):
+                raise UsageError(f"{kernel.name}({problem}): {configuration}: {excess}")
         return cls(
             device,
             choice,
             binary,
-            complete_launches(
-                launch_sequence(kernel, configuration, problem, device), binary, names
-            ),
+            sequence,
             resolved.arguments,
             {name: declared_argument(kernel, name, out) for name, out in scratch.items()},
             exclusive=has_symbols or kernel.is_exclusive(configuration),

@@ -7,6 +7,7 @@ import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any, TypeAlias
 
@@ -15,6 +16,8 @@ import numpy as np
 from autotune.calling.libraries import cupy
 from autotune.calling.loaded import on_stream
 from autotune.data.arguments import Argument
+from autotune.devices.base import PLAIN
+from autotune.devices.driver_launch import DriverLaunch
 from autotune.devices.tensor_map import (
     ANY_ADDRESS,
     MAP_BYTES,
@@ -23,6 +26,7 @@ from autotune.devices.tensor_map import (
     has_address_first,
 )
 from autotune.encoding import element_of
+from autotune.kernel.attributes import attributes_of
 from autotune.kernel.spec import Launch
 
 #: Bytes of a changing parameter: an address or a number of at most 64 bits.
@@ -67,6 +71,14 @@ def launch_step(number: int, launch: Launch, parameters: Sequence[Parameter]) ->
         for found in parameters
         if found.layout
     ]
+    if attributes_of(launch) != PLAIN:
+
+        def write(memory: Any, pointers: Sequence[Any]) -> None:
+            pack_into(memory, 0, *pick(pointers))
+            for move in moves:
+                move(memory, pointers)
+
+        return _step_with_attributes(number, launch, partial(_buffer, fixed, layouts), write)
     #: Unused buffers. Several threads may launch at the same time.
     free: list[tuple[Any, int, Any]] = []
     take, give, enqueue = free.pop, free.append, cupy().cuda.driver.launchKernel
@@ -85,6 +97,34 @@ def launch_step(number: int, launch: Launch, parameters: Sequence[Parameter]) ->
         # The driver copies the parameters before it returns.
         enqueue(functions[number], x, y, z, width, height, depth, shared_bytes, stream, address, 0)
         give(buffer)
+
+    return step
+
+
+def _step_with_attributes(
+    number: int,
+    launch: Launch,
+    make: Callable[[], tuple[Any, int, Any]],
+    write: Callable[[Any, Sequence[Any]], None],
+) -> Step:
+    """Return the step of a launch with attributes, whose buffers have a launch of the driver each.
+
+    ``make`` returns a buffer, and ``write`` writes the parameters of a call into its memory.
+    """
+    free: list[tuple[tuple[Any, int, Any], DriverLaunch]] = []
+
+    def step(pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
+        try:
+            buffer, enqueue = free.pop()
+        except IndexError:
+            buffer = make()
+            enqueue = DriverLaunch(
+                launch.grid, launch.block, launch.shared_bytes, attributes_of(launch)
+            )
+        memory, address, _ = buffer
+        write(memory, pointers)
+        enqueue(functions[number], stream, address)
+        free.append((buffer, enqueue))
 
     return step
 

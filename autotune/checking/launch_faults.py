@@ -23,6 +23,7 @@ from autotune.values import Configuration, Problem, category_of
 #: Members that follow from the kernel alone; ``archs`` also follows from the table of architectures.
 _MEMBERS = (
     *("entry", "block", "shared_bytes", "grid", "before", "after"),
+    *("cluster", "cooperative", "programmatic"),
     *("requires", "exclusive", "deterministic"),
 )
 
@@ -99,7 +100,7 @@ def answer_fault(
     if len(found.launches) != len(computed):
         return wrong("launches", len(found.launches), f"{len(computed)}, as the kernel computes it")
     for number, launches in enumerate(zip(found.launches, computed, strict=True)):
-        for name in ("entry", "block", "shared_bytes", "grid"):
+        for name in vars(launches[0]):
             recorded, expected = (getattr(launch, name) for launch in launches)
             if recorded not in (None, expected):
                 place = "launches", number, name

@@ -136,9 +136,14 @@ def print_measurements(rows: Sequence[Mapping[str, Any]]) -> None:
 def launch_text(launch: Any) -> str:
     """Return a launch as an indented line; a grid that is not known is left out."""
     grid = "" if launch.grid is None else f"grid {launch.grid}, "
-    return (
-        f"  launch {launch.entry}: {grid}block {launch.block}, "
-        f"{launch.shared_bytes} bytes of dynamic shared memory"
+    attributes = [f"cluster {launch.cluster}"] if launch.cluster else []
+    attributes += [name for name in ("cooperative", "programmatic") if getattr(launch, name)]
+    return ", ".join(
+        [
+            f"  launch {launch.entry}: {grid}block {launch.block}",
+            f"{launch.shared_bytes} bytes of dynamic shared memory",
+            *attributes,
+        ]
     )
 
 

@@ -60,6 +60,20 @@ class ContextLostError(Exception):
 
 
 @dataclass(frozen=True)
+class LaunchAttributes:
+    """Attributes of a CUDA launch, which the driver gets in addition to its geometry; see `autotune.Launch`."""
+
+    #: Blocks of a cluster in x, y, z; empty: no clusters.
+    cluster: tuple[int, ...] = ()
+    cooperative: bool = False
+    programmatic: bool = False
+
+
+#: Attributes of a launch without any.
+PLAIN = LaunchAttributes()
+
+
+@dataclass(frozen=True)
 class BoundLaunch:
     """One launch with its geometry as three integers, and its arguments as values."""
 
@@ -69,6 +83,8 @@ class BoundLaunch:
     shared_bytes: int
     #: Buffers of this executor, or numpy scalars; None is a null pointer.
     args: tuple[Any, ...]
+    #: Only on CUDA devices other than `PLAIN`.
+    attributes: LaunchAttributes = PLAIN
 
 
 @dataclass(frozen=True)

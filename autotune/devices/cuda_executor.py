@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from autotune.devices import cubin
 from autotune.devices.base import (
     GUARD_VALUE,
+    PLAIN,
     Binary,
     BoundFill,
     BoundLaunch,
@@ -27,6 +28,7 @@ from autotune.devices.cuda_memory import LARGE_UPLOAD_BYTES, CudaBuffer, Uploade
 from autotune.devices.cuda_stream import CudaStream, repeat, run_all
 from autotune.devices.cuda_timer import CudaTimer, graph_overhead_ms
 from autotune.devices.device import Clocks, Device, Power
+from autotune.devices.driver_launch import DriverLaunch
 from autotune.devices.graph import CaptureError, Graph
 from autotune.devices.host import expected_type
 from autotune.devices.nvml import clocks_of, energy_mj, power_of
@@ -264,11 +266,24 @@ class CudaExecutor(CudaStream):
                 )
             )
         parameters = _Parameters(step.args)
+        if step.attributes != PLAIN:
+            return self._call_with_attributes(function, step, parameters)
         launch, stream = self.cupy.cuda.driver.launchKernel, self.stream.ptr
         geometry = *step.grid, *step.block, step.shared_bytes
 
         def call() -> None:
             launch(function.ptr, *geometry, stream, parameters.address, 0)
+
+        return call
+
+    def _call_with_attributes(
+        self, function: Any, step: BoundLaunch, parameters: _Parameters
+    ) -> Callable[[], None]:
+        launch = DriverLaunch(step.grid, step.block, step.shared_bytes, step.attributes)
+        stream = self.stream.ptr
+
+        def call() -> None:
+            launch(function.ptr, stream, parameters.address)
 
         return call
 

@@ -18,6 +18,9 @@ OPENCL_ARCHS = ("opencl_cpu", "opencl_gpu")
 #: Maximum number of blocks of a grid in x, y and z. Source: CUDA C++ Programming Guide, "Technical
 #: Specifications per Compute Capability".
 MAX_GRID = (2**31 - 1, 65535, 65535)
+#: Maximum number of blocks of a cluster on every device that has clusters. Source: CUDA C++ Programming Guide,
+#: "Thread Block Clusters".
+MAX_CLUSTER = 8
 
 
 @dataclass(frozen=True)

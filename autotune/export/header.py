@@ -93,6 +93,7 @@ def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
         "common_shared_bytes": COMMON_SHARED_BYTES,
         "defaults": spans[table.defaults],
         "launches": writer.launches,
+        "attributed": writer.has_attributes,
         "most_launches": max(len(plan.launches) for plan in writer.plans.values()),
         "max_grid": MAX_GRID,
         "groups": [

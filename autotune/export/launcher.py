@@ -278,6 +278,7 @@ def _context(
         "sources": [_source_row(launch, names) for launch in exported],
         "plans": [writer.plan_row(plan) for plan in writer.plans.values()],
         "launches": writer.launches,
+        "attributed": writer.has_attributes,
         "parameters": writer.parameter_paths(),
         "device_names": [json.dumps(folders[folder]) for folder in writer.devices.enumerators],
         "sequences": [

@@ -123,6 +123,8 @@ class _Names:
         grid = _three(traced_numbers(step.grid) or (), "number{1}", expression)
         block = _three(step.block, "1", lambda size: str(int(size)))
         values = f"{int(step.shared_bytes)}, {{{', '.join(slots)}}}"
+        if attributes := _attributes(step):
+            values += f", {{{', '.join(attributes)}}}"
         return f'launch_(asked_, code_, "{entry}", extent_of({grid}), {{{block}}}, {values})'
 
     def fill(self, step: Fill) -> str:
@@ -214,6 +216,17 @@ def _contiguous(axes: Sequence[Any]) -> tuple[Json, ...]:
     for size in axes[:0:-1]:
         strides.append(["*", strides[-1], size] if strides else size)
     return tuple(reversed(strides))
+
+
+def _attributes(step: Launch) -> list[str]:
+    """Return the C++ text of each attribute of a launch."""
+    cluster = _three(step.cluster or (1,), "1", lambda size: str(int(size)))
+    given = {
+        f"cluster_({cluster})": cluster != "1, 1, 1",
+        "cooperative_()": step.cooperative,
+        "programmatic_()": step.programmatic,
+    }
+    return [text for text, is_set in given.items() if is_set]
 
 
 def _three(sizes: Any, one: str, written: Callable[[Any], str]) -> str:

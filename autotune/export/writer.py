@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import repeat
 from typing import Any
@@ -223,7 +224,18 @@ class Writer:
             if shape == len(self.blocks):
                 self.blocks.append(expression(blocks_of(launch.grid)))
         entry = json.dumps(launch.entry or self.table.kernel)
-        return f"{entry},{_extent(launch.block)},{launch.shared_bytes},{shape}"
+        row = [entry, _extent(launch.block), str(launch.shared_bytes), str(shape)]
+        if self.has_attributes:
+            cluster = _extent(launch.cluster) if launch.cluster else "{0, 0, 0}"
+            row += [cluster, _bool(launch.cooperative), _bool(launch.programmatic)]
+        return ",".join(row)
+
+    @cached_property
+    def has_attributes(self) -> bool:
+        """Return whether a launch of any plan has attributes; otherwise the header has no members for them."""
+        return any(
+            launch.has_attributes for plan in self.plans.values() for launch in plan.launches
+        )
 
     def _values_of(self, configuration: Mapping[str, Value]) -> list[str]:
         """Return the members of a configuration; the members of other sources are empty."""

@@ -5,7 +5,8 @@ functions of a kernel), `rules` (`Source`: parameters, rules and functions of on
 and values), `expression` (traced integers), `catalog` (finds and loads space files), `modules` (runs files of users),
 `parsing` (problems and configurations from text), `space` (valid configurations), `joining` (their enumeration),
 `sizes` (sizes derived from a problem), `launches` (launch sequences), `tensor_layout` (checks of tensor maps),
-`matching` (arguments against compiled parameters), `includes` (included files of a source), `source` (texts and
-fingerprints of a kernel), `space_text` (the fingerprint of a space file, without running it), `definition`
-(fingerprints of a whole kernel), `snapshot` (kernels of scripts), `operand` and `products` (arrays of a call).
+`attributes` (checks of clusters and cooperative grids), `matching` (arguments against compiled parameters),
+`includes` (included files of a source), `source` (texts and fingerprints of a kernel), `space_text` (the fingerprint
+of a space file, without running it), `definition` (fingerprints of a whole kernel), `snapshot` (kernels of scripts),
+`operand` and `products` (arrays of a call).
 """

@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import Binary, BoundFill, BoundLaunch, Convention
+from autotune.devices.base import PLAIN, Binary, BoundFill, BoundLaunch, Convention
 from autotune.devices.device import MAX_GRID, Device
 from autotune.devices.tensor_map import MappedBuffer
 from autotune.encoding import element_of
 from autotune.errors import SpecError, unknown
+from autotune.kernel.attributes import (
+    attributes_of,
+    check_attributes,
+    check_traced,
+    exceeded_attribute,
+)
 from autotune.kernel.expression import (
     Json,
     Symbol,
@@ -60,30 +66,43 @@ def launch_sequence(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> LaunchSequence:
     """Return the steps of the launch hook with all missing values filled in."""
+    language = kernel.language
+    block = language.block(kernel.values_of(configuration, problem)) if language else ()
     steps = [
         step
         if isinstance(step, Fill)
-        else replace(
-            step,
-            grid=_three(kernel, "grid", step.grid),
-            block=_three(kernel, "block", _block(kernel, configuration, problem, step)),
-            shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
-            entry=step.entry or kernel.entry_of(configuration),
-        )
+        else _with_numbers(kernel, configuration, device, step, block)
         for step in kernel.steps(configuration, problem, device)
     ]
     return LaunchSequence(tuple(steps), kernel.name)
 
 
-def _block(
-    kernel: Kernel, configuration: Configuration, problem: Problem, step: Launch
-) -> tuple[int, ...]:
-    block = kernel.language and kernel.language.block(kernel.values_of(configuration, problem))
-    if not block:
-        return step.block
-    if step.block:
+def _with_numbers(
+    kernel: Kernel,
+    configuration: Configuration,
+    device: Device,
+    step: Launch,
+    block: tuple[int, ...],
+) -> Launch:
+    """Return a checked launch; ``block`` is empty if the launch function decides the block."""
+    if block and step.block:
         raise kernel.error("launch: the language of the source decides the block; leave block out")
-    return block
+    has_cluster = not isinstance(step.cluster, tuple) or step.cluster
+    cluster = _three(kernel, "cluster", step.cluster) if has_cluster else ()
+    launch = replace(
+        step,
+        grid=_three(kernel, "grid", step.grid),
+        block=_three(kernel, "block", block or step.block),
+        shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
+        entry=step.entry or kernel.entry_of(configuration),
+        # One block is a cluster on every device.
+        cluster=() if cluster == (1, 1, 1) else cluster,
+        cooperative=kernel.guarded("launch: cooperative", bool, step.cooperative),
+        programmatic=kernel.guarded("launch: programmatic", bool, step.programmatic),
+    )
+    if attributes_of(launch) != PLAIN:
+        check_attributes(kernel, launch, device, bool(block))
+    return launch
 
 
 def complete_launches(
@@ -141,6 +160,8 @@ def exceeded_limit(plan: LaunchSequence, binary: Binary | None, device: Device) 
                 f"{launch.entry}: {shared} bytes of shared memory per block, but {device.name} "
                 f"allows {device.shared_bytes_per_block}; make tiles or stages smaller"
             )
+        if excess := exceeded_attribute(launch, entry, device):
+            return excess
         if entry and entry.registers and entry.registers * threads > device.registers_per_sm:
             return (
                 f"{launch.entry}: {entry.registers} registers × {threads} threads, but an SM has "
@@ -177,7 +198,7 @@ def bind_arguments(
         if binary and (function := binary.entry(str(step.entry))):
             require_match(function, given, args)
         grid, block = _as_three(step.grid), _as_three(step.block)
-        result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
+        result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args, attributes_of(step)))
     return result
 
 
@@ -204,6 +225,8 @@ def trace_launches(
         grids = [[_grid(step, example) for step in steps] for steps in (symbolic, concrete)]
     except (UntraceableError, SpecError, TypeError, ValueError):
         return None
+    for step in symbolic:
+        check_traced(kernel, step)
     return symbolic if grids[0] == grids[1] else None
 
 

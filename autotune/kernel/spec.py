@@ -42,6 +42,15 @@ class Launch:
     args : tuple, optional
         Names of arguments and scratch buffers, 32-bit integers, or tensor maps, in the function's order.
         Default: all arguments, then all scratch buffers.
+    cluster : tuple of int, optional
+        Blocks of a cluster in x, y, z, at most 8 in total; each size divides the grid's. Needs sm_90. This and
+        the next two must not depend on the problem, and are for CUDA C++ and cubins (``cuLaunchKernelEx``).
+    cooperative : bool
+        Whether all blocks run at the same time, so that ``cooperative_groups::this_grid().sync()`` works. A grid
+        of more blocks than the GPU holds at once is pruned.
+    programmatic : bool
+        Whether the launch may begin before the launch before it ends (programmatic dependent launch). The
+        function must execute ``griddepcontrol.wait`` before it touches what earlier launches touch. Needs sm_90.
     """
 
     grid: tuple[Any, ...]
@@ -49,6 +58,9 @@ class Launch:
     shared_bytes: int = 0
     entry: str | None = None
     args: tuple[Any, ...] | None = None
+    cluster: tuple[int, ...] = ()
+    cooperative: bool = False
+    programmatic: bool = False
 
 
 @dataclass(frozen=True)

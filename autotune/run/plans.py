@@ -51,6 +51,9 @@ def plan_of(kernel: Kernel, configuration: Configuration, problem: Problem, devi
             block=_three(launch.block),
             shared_bytes=launch.shared_bytes,
             grid=grid,
+            cluster=_three(launch.cluster) if launch.cluster else None,
+            cooperative=launch.cooperative,
+            programmatic=launch.programmatic,
         )
         for launch, grid in zip(
             concrete.launches, _traced_grids(kernel, configuration, problem, device), strict=True
@@ -135,6 +138,9 @@ def steps_of(
                 shared_bytes=step.shared_bytes,
                 grid=next(grids),
                 args=tuple(map(_argument, names)),
+                cluster=_three(step.cluster) if step.cluster else msgspec.UNSET,
+                cooperative=step.cooperative or msgspec.UNSET,
+                programmatic=step.programmatic or msgspec.UNSET,
             )
         )
     return tuple(steps)

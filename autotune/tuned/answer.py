@@ -42,12 +42,19 @@ class TunedLaunch:
         Threads in x, y, z.
     shared_bytes : int
         Dynamic shared memory per block.
+    cluster : tuple of int
+        Blocks of a cluster in x, y, z; empty without clusters.
+    cooperative, programmatic : bool
+        Further attributes of the launch; see `autotune.Launch`.
     """
 
     entry: str
     grid: Triple | None
     block: Triple
     shared_bytes: int
+    cluster: tuple[int, ...] = ()
+    cooperative: bool = False
+    programmatic: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -265,7 +272,15 @@ def tuned_config(
     is_plain = layout is None or layout == table.layout
     grids = _grids(hit, problem, table.named(problem)) if is_plain else repeat(None)
     launches = tuple(
-        TunedLaunch(launch.entry or table.kernel, grid, launch.block, launch.shared_bytes)
+        TunedLaunch(
+            launch.entry or table.kernel,
+            grid,
+            launch.block,
+            launch.shared_bytes,
+            launch.cluster or (),
+            launch.cooperative,
+            launch.programmatic,
+        )
         for launch, grid in zip(plan.launches, grids, strict=False)
     )
     return TunedConfig(

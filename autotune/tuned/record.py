@@ -96,11 +96,10 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         from autotune.devices.device import Device, for_arch
 
         known = msgspec.structs.asdict(self)
-        device = Device(**known)
-        if device.is_cuda:
+        if self.backend == "cuda":
             return replace(for_arch(self.arch), **known)
-        return replace(
-            device,
+        return Device(
+            **known,
             max_threads_per_sm=self.max_threads_per_block,
             shared_bytes_per_sm=self.shared_bytes_per_block,
         )
@@ -118,6 +117,10 @@ class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_fi
     grid: Grid | None = None
     #: Names of arguments and scratch buffers, integers, or expressions over problem fields.
     args: tuple[StoredExpression, ...] = ()
+    #: Attributes of the launch, left out if it has none; see `autotune.Launch`.
+    cluster: Triple | msgspec.UnsetType = msgspec.UNSET
+    cooperative: bool | msgspec.UnsetType = msgspec.UNSET
+    programmatic: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class FillStep(msgspec.Struct, frozen=True, kw_only=True, tag="fill", tag_field="step"):
@@ -465,10 +468,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return all(value in self.parameters.get(n, ()) for n, value in configuration.items())
 
     def serves(self, other: TunedRecord) -> bool:
-        """Return whether the default and the portfolio of another record are of the kernel of this record.
-
-        This record is the newer one. Launches of another kernel may be wrong.
-        """
+        """Return whether default and portfolio of an older record are of this kernel: else launches may be wrong."""
         made, portfolio = other.provenance, other.portfolio
         plans = (plan for table in portfolio.tables for plan in table.plans())
         configurations = (*portfolio.configurations, *(plan.configuration for plan in plans))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod
+from operator import mod
 from typing import Any, TypeAlias
 
 import msgspec
@@ -27,6 +28,7 @@ from autotune.answers.table import (
 )
 from autotune.devices.device import (
     CUDA_ARCHS,
+    MAX_CLUSTER,
     MAX_GRID,
     OPENCL_ARCHS,
     Device,
@@ -264,7 +266,7 @@ def _check_plans(record: TunedRecord) -> None:
         for part, launch in _launches(place, plan):
             if place[0] != "defaults":
                 _check_launch(part, launch, record.device)
-            if launch.grid is None or (grid := msgspec.json.encode(launch.grid)) in known:
+            if launch.grid is None or (grid := _form(launch)) in known:
                 continue
             for form in launch.grid:
                 _check_expression((*part, "grid"), form, integers)
@@ -287,6 +289,11 @@ def _launches(place: Place, plan: Plan) -> Iterator[tuple[Place, PlannedLaunch]]
         yield (*place, "after", at), launch
 
 
+def _form(launch: PlannedLaunch) -> bytes:
+    """Return the members of a launch that decide its blocks, for a set."""
+    return msgspec.json.encode((launch.grid, launch.cluster))
+
+
 def _check_launch(place: Place, launch: PlannedLaunch, device: RecordedDevice) -> None:
     threads, most = prod(launch.block), device.max_threads_per_block
     if threads > most:
@@ -296,6 +303,13 @@ def _check_launch(place: Place, launch: PlannedLaunch, device: RecordedDevice) -
     if launch.shared_bytes > most > 0:
         allowed = f"at most {most}, the limit of {device.name}"
         raise ValueError(wrong((*place, "shared_bytes"), launch.shared_bytes, allowed))
+    if launch.cluster and prod(launch.cluster) > MAX_CLUSTER:
+        raise ValueError(
+            wrong((*place, "cluster"), launch.cluster, f"at most {MAX_CLUSTER} blocks")
+        )
+    for name in ("cluster", "cooperative", "programmatic") if device.backend != "cuda" else ():
+        if found := getattr(launch, name):
+            raise ValueError(wrong((*place, name), found, f"none: {device.name} has no CUDA"))
 
 
 def _check_grid(place: Place, launch: PlannedLaunch, problem: Sizes) -> None:
@@ -307,6 +321,9 @@ def _check_grid(place: Place, launch: PlannedLaunch, problem: Sizes) -> None:
         raise ValueError(
             wrong((*place, "grid"), grid, f"for {dict(problem)} 1 to {MAX_GRID} blocks")
         )
+    if launch.cluster and any(map(mod, grid, launch.cluster)):
+        expected = f"for {dict(problem)} a multiple of the cluster {launch.cluster}"
+        raise ValueError(wrong((*place, "grid"), grid, expected))
 
 
 def _check_race(number: int, tuned: TunedProblem, kernel: str) -> None:
@@ -324,12 +341,15 @@ def _check_race(number: int, tuned: TunedProblem, kernel: str) -> None:
         expected = f"{len(steps)} launches, as in its steps"
         raise ValueError(wrong((*first, "launches"), len(plan.launches), expected))
     for (part, launch), step in zip(_launches(first, plan), steps, strict=True):
-        for name, recorded in (
-            ("entry", launch.entry or kernel),
-            ("block", launch.block),
-            ("shared_bytes", launch.shared_bytes),
+        for name, recorded, of_step in (
+            ("entry", launch.entry or kernel, step.entry),
+            ("block", launch.block, step.block),
+            ("shared_bytes", launch.shared_bytes, step.shared_bytes),
+            ("cluster", launch.cluster, step.cluster or None),
+            ("cooperative", launch.cooperative, bool(step.cooperative)),
+            ("programmatic", launch.programmatic, bool(step.programmatic)),
         ):
-            if recorded != (of_step := getattr(step, name)):
+            if recorded != of_step:
                 raise ValueError(wrong((*part, name), recorded, f"{of_step}, as in its steps"))
         if launch.grid and (grid := launch.grid_for(tuned.problem)) != step.concrete_grid:
             expected = f"for its problem {step.concrete_grid}, as in its steps"

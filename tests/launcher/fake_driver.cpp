@@ -97,10 +97,19 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                        unsigned bz, unsigned shared_bytes, CUstream stream, void** values, void**) {
+static void print_attribute(const CUlaunchAttribute& given) {
+  const auto& size = given.value.clusterDim;
+  if (given.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) std::printf("cluster %u %u %u\n", size.x, size.y, size.z);
+  if (given.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) std::printf("cooperative %d\n", given.value.cooperative);
+  if (given.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+    std::printf("programmatic %d\n", given.value.programmaticStreamSerializationAllowed);
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* how, CUfunction function, void** values, void**) {
+  for (unsigned i = 0; i < how->numAttrs; ++i) print_attribute(how->attrs[i]);
   std::printf("launch %s on %zu: %u %u %u %u %u %u %u", fake::functions[reinterpret_cast<std::size_t>(function) - 1].c_str(),
-              reinterpret_cast<std::size_t>(stream), gx, gy, gz, bx, by, bz, shared_bytes);
+              reinterpret_cast<std::size_t>(how->hStream), how->gridDimX, how->gridDimY, how->gridDimZ, how->blockDimX,
+              how->blockDimY, how->blockDimZ, how->sharedMemBytes);
   if (!fake::sizes.empty()) {
     for (int size : fake::sizes.front()) {
       unsigned long long bits = 0;
