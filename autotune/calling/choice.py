@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -317,6 +317,14 @@ class LaunchPlan:
         declared = self.arguments[name].scalar
         if name not in given:
             return declared
+        if isinstance(declared, np.void):
+            structured = np.asarray(given[name])
+            if structured.dtype != declared.dtype or structured.ndim:
+                raise UsageError(
+                    f"{self.choice.kernel}: {name} is {given[name]!r:.40}; it must be a structured scalar of "
+                    f"{declared.dtype}"
+                )
+            return cast(np.generic, structured[()])
         kind = type(declared)
         try:
             with np.errstate(over="ignore"):

@@ -358,6 +358,15 @@ class Scalar:
         return type(value), value
 
 
+class Struct(Scalar):
+    """A structured scalar, which Python cannot hash."""
+
+    @staticmethod
+    def key_part(value: Any, pointers: list[Any]) -> KeyPart:
+        pointers.append(value)
+        return value.dtype, value.tobytes()
+
+
 class Float:
     """A float. A ``call`` function may treat 0 and 1 specially; all other floats share a prepared call."""
 
@@ -375,6 +384,7 @@ KINDS: dict[type, Library | Scalar | Float] = {
     str: Scalar(),
     type(None): Scalar(),
     np.ndarray: Numpy(),
+    np.void: Struct(),
 }
 
 

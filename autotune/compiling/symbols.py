@@ -76,6 +76,10 @@ def _passed(kernel: Kernel, hook: Callable[..., Any], problem: Problem) -> dict[
     fields, known = kernel.filled(problem), {}
     for name, argument in first.items():
         dtype = np.dtype(argument.dtype)
+        if isinstance(argument.value, bytes):
+            raise kernel.error(
+                f"arguments: {name} is a struct, which {kernel.language_name} does not take"
+            )
         if argument.kind == "scalar":
             is_drawn = argument.value != second[name].value
             known[name] = PassedValue(name, dtype.name, UNKNOWN if is_drawn else argument.value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Argument:
     kind: str
     dtype: str
     shape: tuple[int, ...] = ()
-    value: float | int | bool = 0
+    value: float | int | bool | bytes = 0
     #: Elements from a 16-byte boundary to the beginning of the array on a device.
     offset: int = 0
     #: Name of the type, for example ``bfloat16``, if the stored elements are bits of a type that NumPy lacks; else
@@ -37,6 +38,8 @@ class Argument:
     symbol: str = ""
     #: True for an array in Fortran order, whose elements were copied to C order.
     is_reordered: bool = False
+    #: Members of a structured scalar, as `numpy.lib.format.dtype_to_descr` describes them; else empty.
+    members: str = ""
 
     @property
     def layout_note(self) -> str:
@@ -104,8 +107,15 @@ class Argument:
     @property
     def scalar(self) -> np.generic:
         """Value of a scalar argument in its type."""
+        if isinstance(self.value, bytes):
+            structured = np.lib.format.descr_to_dtype(ast.literal_eval(self.members))
+            return cast(np.generic, np.frombuffer(self.value, structured)[0])
         scalar: np.generic = np.dtype(self.dtype).type(self.value)
         return scalar
+
+    def with_scalar(self, value: NDArray[Any] | np.generic) -> Argument:
+        """Return a scalar argument with another value of its type."""
+        return replace(self, value=value.tobytes() if self.members else value.item())
 
     def values(self, stored: NDArray[Any] | None) -> NDArray[Any]:
         """Return the values of a stored array in `value_type`; those of a scalar without axes."""
@@ -206,6 +216,9 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
     is_number = isinstance(value, np.generic | np.ndarray) and not encoded_type(value.dtype)
     if is_number and value.dtype.kind in "iufb":
         return Argument(name, "scalar", value.dtype.str, value=value.item())
+    if isinstance(value, np.void | np.ndarray) and value.dtype.names is not None:
+        members = repr(np.lib.format.dtype_to_descr(value.dtype))
+        return Argument(name, "scalar", value.dtype.str, value=value.tobytes(), members=members)
     raise kernel.error(
         f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant or a "
         "number of a type of NumPy"

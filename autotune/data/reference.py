@@ -84,7 +84,9 @@ def _called(
 ) -> Any:
     """Call the reference and return its result."""
     scalars = {
-        argument.name: argument.scalar.item() for argument in arguments if argument.kind == "scalar"
+        argument.name: argument.scalar if argument.members else argument.scalar.item()
+        for argument in arguments
+        if argument.kind == "scalar"
     }
     available = {**arrays, **scalars}
     reference = kernel.hook("reference")

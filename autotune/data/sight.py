@@ -151,6 +151,11 @@ def _omitted(argument: Argument, values: NDArray[Any]) -> Iterator[tuple[str, ND
     if argument.kind == "scalar":
         if values.dtype.kind == "f":
             yield f"{argument.name} = 0", np.zeros_like(values)
+        for member in values.dtype.names or ():
+            if values[member].dtype.kind == "f" and values[member].any():
+                changed = values.copy()
+                changed[member] = 0
+                yield f"{argument.name}.{member} = 0", changed
         return
     places = np.flatnonzero(values)
     places = places[max(0, (places.size - _BLOCK) // 2) :][:_BLOCK]
@@ -195,7 +200,7 @@ def _first_effect(
             arrays, numbers = (
                 {},
                 tuple(
-                    replace(other, value=changed.item()) if other.name == name else other
+                    other.with_scalar(changed) if other.name == name else other
                     for other in dataset.arguments
                 ),
             )

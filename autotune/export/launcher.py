@@ -270,6 +270,7 @@ def _context(
         "fields": fields,
         "asked": ", ".join(f"asked_.{field['name']}" for field in fields),
         "types": ", ".join(types),
+        "has_structs": any(argument.members for argument in signature.arguments.values()),
         "arguments": [
             _argument(kernel, argument)
             for argument in signature.arguments.values()
@@ -297,15 +298,22 @@ def _context(
 
 
 def _argument(kernel: Kernel, argument: Argument) -> dict[str, Any]:
-    dtype = np.dtype(argument.dtype)
     is_array = argument.kind != "scalar"
     use = {"input": "read", "out": "written", "inout": "read and written", "scalar": "a value"}
     return {
         "name": member(argument.name),
-        "type": "CUdeviceptr" if is_array else c_type(kernel, argument.name, dtype),
+        "type": "CUdeviceptr" if is_array else _scalar_type(kernel, argument),
         "about": f"{_type(argument)}, {use[argument.kind]}",
         "is_array": is_array,
     }
+
+
+def _scalar_type(kernel: Kernel, argument: Argument) -> str:
+    """Return the C++ type of a scalar; the bytes of a structured one."""
+    dtype = np.dtype(argument.dtype)
+    if argument.members:
+        return f"std::array<unsigned char, {dtype.itemsize}>"
+    return c_type(kernel, argument.name, dtype)
 
 
 def _type(argument: Argument) -> str:

@@ -67,6 +67,8 @@ def _remedy(name: str, value: Any, wanted: int) -> str:
     kind = "i" if value.dtype.kind in "iub" else value.dtype.kind
     if kind == "i" and value.dtype.kind == "u" and (kind, wanted) in _REMEDIES:
         return f"pass np.u{_REMEDIES[kind, wanted]}({name})"
+    if kind == "V":
+        return "lay the struct out as C does: np.dtype(..., align=True)"
     if (kind, wanted) in _REMEDIES:
         return f"pass np.{_REMEDIES[kind, wanted]}({name})"
     return f"pass a value of {_bytes(wanted)}"
