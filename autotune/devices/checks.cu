@@ -10,7 +10,7 @@ struct bfloat16 {
     __device__ operator double() const { return (double)__uint_as_float((unsigned)bits << 16); }
 };
 #endif
-#ifdef CODE_BITS  // elements of 8 or 4 bits, of which NumPy lacks the type; VALUES has the value of each as float bits
+#ifdef CODE_BITS  // elements of 8 or 4 bits; VALUES has the value of each code as bits of a float
 struct code {
     unsigned char bits;
 };
