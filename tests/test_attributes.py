@@ -6,20 +6,26 @@ import ctypes
 import json
 import struct
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import sample_triton
+from cuda.bindings import driver
 from cuda.pathfinder import find_nvidia_header_directory
 from sample_attributes import write_synced
 from sample_records import entry, record, write
 from sample_spaces import write_space
 
 from autotune import lookup
+from autotune.calling.steps import Parameter, launch_step
 from autotune.cli.console import launch_text
 from autotune.compiling.binaries import compile_now
 from autotune.compiling.job import compile_job
@@ -272,6 +278,64 @@ def test_the_drivers_configuration_holds_what_is_launched() -> None:
     assert (*sizes, stream, count) == (8, 4, 3, 64, 2, 1, 1024, 0, 3)
     found = struct.iter_unpack("<I4x3I52x", ctypes.string_at(begin, 3 * 72))
     assert list(found) == [(4, 2, 4, 1), (2, 1, 0, 0), (6, 1, 0, 0)]
+
+
+class FakeDriver:
+    """Notes launches in place of the driver, with the status of the next one."""
+
+    CUstream = driver.CUstream
+
+    def __init__(self) -> None:
+        self.status, self.launched = 0, list[tuple[int, ...]]()
+
+    def cuLaunchKernelEx(  # noqa: N802 - the driver's name
+        self, config: Any, function: int, parameters: int, extra: int
+    ) -> tuple[int]:
+        (stream,) = struct.unpack("<32xQ16x", ctypes.string_at(config.getPtr(), 56))
+        (first, second) = struct.unpack("<2Q", ctypes.string_at(parameters, 16))
+        (address,) = struct.unpack("<Q", ctypes.string_at(first, 8))
+        (number,) = struct.unpack("<i", ctypes.string_at(second, 4))
+        self.launched.append((function, stream, extra, address, number))
+        return (self.status,)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setattr("autotune.calling.steps.DriverLaunch", partial(_with, fake))
+    return fake
+
+
+def _with(fake: FakeDriver, *geometry: Any) -> DriverLaunch:
+    launch = DriverLaunch(*geometry)
+    launch.driver = fake
+    return launch
+
+
+def test_a_call_launches_with_its_own_stream_and_parameters(fake: FakeDriver) -> None:
+    launch = Launch((4, 1, 1), (64, 1, 1), cluster=(2, 1, 1))
+    step = launch_step(1, launch, [Parameter(index=1), Parameter(np.int32(7))])
+    for stream, address in ((5, 4096), (6, 8192), (6, 12288), (0, 4096)):
+        step([0, address], stream, (70, 71))
+    assert fake.launched == [
+        *((71, 5, 0, 4096, 7), (71, 6, 0, 8192, 7)),
+        *((71, 6, 0, 12288, 7), (71, 0, 0, 4096, 7)),
+    ]
+
+
+def test_a_launch_that_the_driver_refuses_is_cupys_error(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_status(status: int) -> None:
+        raise RuntimeError(f"status {status}")
+
+    cupy = SimpleNamespace(cuda=SimpleNamespace(driver=SimpleNamespace(check_status=check_status)))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    launch = Launch((4, 1, 1), (64, 1, 1), cooperative=True)
+    step = launch_step(0, launch, [Parameter(index=0), Parameter(np.int32(7))])
+    fake.status = 720
+    with pytest.raises(RuntimeError, match="status 720"):
+        step([4096], 5, (70,))
 
 
 # ---------------------------------------------------------------------- C++

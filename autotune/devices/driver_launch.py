@@ -32,7 +32,8 @@ class DriverLaunch:
     ) -> None:
         from cuda.bindings import driver
 
-        self._driver = driver
+        #: The driver that launches: the module of cuda-bindings.
+        self.driver: Any = driver
         self._config = config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = grid
         config.blockDimX, config.blockDimY, config.blockDimZ = block
@@ -53,12 +54,12 @@ class DriverLaunch:
         Raises CuPy's ``CUDADriverError``, as CuPy's own launches do.
         """
         if stream != self._stream:
-            self._config.hStream, self._stream = self._driver.CUstream(stream), stream
-        (status,) = self._driver.cuLaunchKernelEx(self._config, function, parameters, 0)
+            self._config.hStream, self._stream = self.driver.CUstream(stream), stream
+        (status,) = self.driver.cuLaunchKernelEx(self._config, function, parameters, 0)
         if int(status) != 0:
             import cupy
 
-            raise cupy.cuda.driver.CUDADriverError(int(status))
+            cupy.cuda.driver.check_status(int(status))
 
 
 def _driver_attributes(driver: Any, attributes: LaunchAttributes) -> list[Any]:

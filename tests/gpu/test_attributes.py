@@ -171,13 +171,16 @@ def test_a_programmatic_launch_begins_early_and_waits(device: Device, programmat
 def tuned(device: Device, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
     folder = tmp_path_factory.mktemp("synced")
     file = write_synced(folder)
-    made = tune(
-        str(file),
-        device=device.selector,
-        strategy="exhaustive",
-        out=folder / "reports",
-        quiet=True,
-    )
+    with pytest.MonkeyPatch.context() as patch:  # other sizes are not what is tested
+        patch.setattr("autotune.run.other_sizes.MAX_NEAR", 2)
+        patch.setattr("autotune.run.other_sizes.extreme_sizes", lambda *_: [])
+        made = tune(
+            str(file),
+            device=device.selector,
+            strategy="exhaustive",
+            out=folder / "reports",
+            quiet=True,
+        )
     return folder, made
 
 
