@@ -226,6 +226,16 @@ def test_what_is_known_or_was_tried_is_not_tuned_again(
     called(load("twice", tune="first_call"), 1002)
 
 
+def test_answers_that_may_differ_are_not_compared_in_a_first_call(
+    record: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record()
+    kernel = load("twice", tune="first_call", budget=60)
+    kernel.kernel.matches(lambda found, expected: True)
+    monkeypatch.setattr(trial, "SizeTrial", None)
+    called(kernel, 1002)
+
+
 @pytest.mark.parametrize("wrong", ["WRONG", "OUTSIDE"])
 def test_a_wrong_configuration_is_named_and_never_chosen(
     record: Callable[..., Kernel], wrong: str, caplog: pytest.LogCaptureFixture

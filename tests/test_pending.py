@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +76,11 @@ class Trial:
             self.go.touch()
 
     def run(self, device: str) -> RunResult:
+        with self.opened(device) as run:
+            return run.run()
+
+    @contextmanager
+    def opened(self, device: str) -> Iterator[Run]:
         kernel = load_file(self.space)
         goal, problems = Search(strategy="exhaustive"), kernel.all_problems()[:1]
         request = Request(kernel, choose_device(device), problems, goal=goal, budget=Budget(60.0))
@@ -82,7 +88,7 @@ class Trial:
             Store.open(self.folder / "store.db") as store,
             closing(Run(request, store, self, SearchFirst())) as run,
         ):
-            return run.run()
+            yield run
 
     @property
     def stored(self) -> dict[int, list[Status]]:
@@ -106,6 +112,17 @@ def test_configurations_are_timed_while_a_slow_reference_is_evaluated(
     (found,) = result.problems
     assert found.winner is not None
     assert trial.stored[int(found.winner["BLOCK"])][:2] == [Status.PENDING, Status.OK]
+
+
+def test_a_search_for_one_of_several_right_answers_waits_for_the_reference(
+    tmp_path: Path, opencl_device: str
+) -> None:
+    """Its configurations may differ from each other."""
+    trial = Trial(tmp_path)
+    with trial.opened(opencl_device) as run:
+        assert run.searches_first
+        run.kernel.matches(lambda found, expected: True)
+        assert not run.searches_first
 
 
 ALIKE = "if (i < n) out[i] = i == 7 ? 0 : factor * x[i];"

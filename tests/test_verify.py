@@ -3,6 +3,8 @@
 The kernels are host functions that write to the device's buffers, so each is wrong in one way only.
 """
 
+import re
+
 import numpy as np
 import pytest
 from sample_spaces import write_space
@@ -15,6 +17,7 @@ from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.spec import Out
 from autotune.measure import verify
+from autotune.measure.measurement import CheckResult
 from autotune.measure.verify import DeviceData, NotDeterministic, WrongResult
 from autotune.values import Problem
 
@@ -53,7 +56,7 @@ def data(executor, tmp_path):
     def made(*edits, n=ROWS):
         kernel = load_file(write_space(tmp_path, *edits))
         sets = {which: prepare_dataset(kernel, Problem(n=n), which) for which in (EXACT, RANDOM)}
-        return DeviceData(executor, sets)
+        return DeviceData(executor, sets, matching=kernel if "matches" in kernel.hooks else None)
 
     return made
 
@@ -152,6 +155,84 @@ def test_a_wrong_result_says_how_unusual_arrays_are_passed(data):
         "; the kernel gets x in C order, not in the declared Fortran order; y as float32 in the other "
         "byte order; z, out as float64; k as int64"
     )
+
+
+#: The place of the largest of two numbers in each row: exact data tie.
+PLACES = (
+    ("rng.standard_normal(p.n, ", "rng.standard_normal((p.n, 2), "),
+    ("Out(p.n)", 'Out(p.n, "int32")'),
+    ("return factor * x", "return x.argmax(axis=1)"),
+)
+MATCHES = (
+    "@scale.reference",
+    """\
+@scale.matches
+def matches(found, expected):
+    rows = np.arange(len(found["out"]))
+    wrong = found["x"][rows, found["out"]] != found["x"][rows, expected["out"]]
+    return f"out[{wrong.argmax()}] is no place of a maximum" if wrong.any() else True
+
+
+@scale.reference""",
+)
+
+
+def last_place(host):
+    def run():
+        x = host.read("x")
+        host.write("out", 1 - x[:, ::-1].argmax(axis=1))
+
+    return run
+
+
+def test_a_wrong_integer_names_ties_of_the_data(data):
+    made = data(*PLACES)
+    message = r"expected 0 on exact data; .* bound 0; elements of the exact data are equal \(ties\).*@matches$"
+    with pytest.raises(WrongResult, match=message):
+        verify.verify(made, EXACT, last_place(Host(made)))
+    verify.verify(made, RANDOM, last_place(Host(made)))
+    with pytest.raises(WrongResult, match=r"largest error 1, bound 0$"):
+        verify.verify(made, RANDOM, lambda: Host(made).write("out", np.zeros(ROWS)))
+
+
+def test_the_kernels_own_function_decides_in_place_of_bounds(data):
+    made = data(*PLACES, MATCHES)
+    for which in (EXACT, RANDOM):
+        (check,) = verify.verify(made, which, last_place(Host(made)))
+        assert check == CheckResult("out", which, 0.0, 0.0, 0.0, None)
+        assert verify.outputs(made, which) == (check,)
+    with pytest.raises(WrongResult) as caught:
+        verify.verify(made, RANDOM, lambda: Host(made).write("out", np.zeros(ROWS)))
+    assert re.fullmatch(
+        r"out\[\d+\] is no place of a maximum \(@matches\) on random data", str(caught.value)
+    )
+    (wrong,) = caught.value.checks
+    assert (wrong.is_correct, wrong.max_error) == (False, np.inf)
+
+
+def test_an_error_of_the_kernels_own_function_is_a_wrong_result(data):
+    """Outputs that are not written are indices outside of the array."""
+    made = data(*PLACES, MATCHES)
+    with pytest.raises(WrongResult, match=r"matches: IndexError: .* \(scale.py:\d+\) \(@matches\)"):
+        verify.verify(made, EXACT, lambda: Host(made).write("out", np.full(ROWS, 7)))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            "found['y'] == 0",
+            "matches: refuses the outputs of the reference on exact data: .*KeyError",
+        ),
+        ("'too small'", "refuses the outputs of the reference on exact data: too small; found"),
+        ("True", "matches: accepts outputs that no kernel wrote on exact data; return True only"),
+        ("None", "matches: returned None, expected True or a message"),
+    ],
+)
+def test_a_function_that_cannot_tell_right_from_wrong_is_refused(data, returned, message):
+    edit = (MATCHES[0], MATCHES[1].replace("rows =", f"return {returned}\n    rows ="))
+    with pytest.raises(SpecError, match=message):
+        data(*PLACES, edit)
 
 
 def test_a_wrong_result_reads_in_one_line(data):

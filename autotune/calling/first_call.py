@@ -140,7 +140,11 @@ def tune(call: ChosenCall, settings: Tuning) -> bool:
     from autotune.calling.trial import SizeTrial
 
     has_constants = any(o.kind == "constant" for o in call.resolved.arguments.values())
-    if call.choice.is_known or call.choice.tuned is None or has_constants or call.key in _settled:
+    # Configurations are compared with each other.
+    is_comparable = not has_constants and "matches" not in call.resolved.kernel.hooks
+    if call.choice.is_known or call.choice.tuned is None or not is_comparable:
+        return True
+    if call.key in _settled:
         return True
     if _is_captured(call):
         return False

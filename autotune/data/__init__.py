@@ -10,6 +10,7 @@
 `evaluations`      the reference on changed inputs
 `small`            small problems of the same kind as a large one
 `bounds`           exact, one bound for all elements, or one for each
+`matching_outputs` outputs that the kernel's own function compares
 `carried`          bounds of a large problem, taken from small ones
 `tolerance`        the default tolerance, by element
 `consensus`        expected outputs without a reference: configurations agree

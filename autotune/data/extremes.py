@@ -21,6 +21,7 @@ from autotune.data import tolerance
 from autotune.data.arguments import Argument
 from autotune.data.consensus import RESULT
 from autotune.data.dataset import RANDOM, Dataset, link_inputs, mapped
+from autotune.data.matching_outputs import mismatch_of, refused_reference
 from autotune.data.prepare import prepare_dataset
 from autotune.data.reference import Numbers, computes_with, reevaluated
 from autotune.encoding import encoded, rounded
@@ -64,8 +65,11 @@ class ExtremeData:
     change: str
     dataset: Dataset
 
-    def difference(self, results: Path) -> str:
+    def difference(self, kernel: Kernel, results: Path) -> str:
         """Return the first clear difference of the results in a folder; empty if there is none."""
+        if "matches" in kernel.hooks:
+            why = self._mismatch(kernel, results)
+            return why and f"{self.change}: {why}"
         inputs = self.dataset.folder
         for output in self.dataset.arguments:
             want, unclear = (inputs / f"{output.name}.{end}.npy" for end in _EXPECTED)
@@ -85,6 +89,16 @@ class ExtremeData:
                     f"expected {expected:{form}}"
                 )
         return ""
+
+    def _mismatch(self, kernel: Kernel, results: Path) -> str:
+        folder, inputs = results / self.dataset.name, self.dataset.folder
+        dataset = _with_outputs(self.dataset)
+        files = {name: folder / f"{name}{RESULT}" for name in dataset.bounds}
+        stored = {
+            name: mapped(file if file.exists() else inputs / f"{name}.npy")
+            for name, file in files.items()
+        }
+        return mismatch_of(kernel, dataset, stored)
 
     def _rare(self, output: Argument) -> float:
         """Return the share of wrong elements that is not clear: floats that round to another integer."""
@@ -116,12 +130,17 @@ def extreme_data(kernel: Kernel, problem: Problem, seed: int, folder: Path) -> l
             here = folder / str(len(made))
             here.mkdir(exist_ok=True)
             with suppress(SpecError):  # the reference refuses these values
-                if not _write_expected(kernel, drawn, name, changed, here):
+                if "matches" in kernel.hooks:
+                    for output, values in reevaluated(kernel, drawn, {name: changed}).items():
+                        np.save(here / f"{output}.expected.npy", values)
+                elif not _write_expected(kernel, drawn, name, changed, here):
                     continue
                 stored = encoded(changed, argument.bits_of) if argument.bits_of else changed
                 np.save(here / f"{name}.npy", stored.astype(argument.dtype))
                 link_inputs(drawn, here, without=name)
                 own = replace(drawn, name=here.name, folder=here, bounds={}, by_element=())
+                if "matches" in kernel.hooks and refused_reference(kernel, _with_outputs(own)):
+                    continue  # for example NaN, which is not equal to itself
                 made.append(ExtremeData(change, own))
     return made
 
@@ -149,6 +168,12 @@ def _changes(name: str, values: NDArray[Any], most: float) -> Iterator[tuple[str
     yield f"{name} all zero", np.zeros_like(values)
     yield _replaced(name, values, {0.53: math.nan})
     yield _replaced(name, values, {0.27: math.inf, 0.79: -math.inf})
+
+
+def _with_outputs(dataset: Dataset) -> Dataset:
+    """Return a data set whose outputs are compared."""
+    outputs = [a.name for a in dataset.arguments if a.kind in ("out", "inout")]
+    return replace(dataset, bounds=dict.fromkeys(outputs, 0.0))
 
 
 def _replaced(

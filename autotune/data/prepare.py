@@ -40,6 +40,7 @@ from autotune.data.dataset import (
 from autotune.data.device_reference import place_of
 from autotune.data.draw import Draw
 from autotune.data.evaluations import Evaluations
+from autotune.data.matching_outputs import check_matches
 from autotune.data.reference import stored_values, wide_bytes
 from autotune.data.small import MIN_ELEMENTS, PROBE_ELEMENTS, count_of, elements_of, small_problem
 from autotune.errors import AutotuneError, OutOfMemoryError, SpecError
@@ -209,6 +210,8 @@ def _evaluated(
     if is_large(made, seconds):
         smaller = Smaller(prepared, partial(drawn_dataset, kernel, which=made.name))
     by_element = Bounds(kernel, problem, made, is_held, probe, evaluations, smaller).set()
+    if "matches" in kernel.hooks:
+        check_matches(kernel, made)
     return replace(
         made,
         by_element=tuple(by_element),

@@ -81,10 +81,10 @@ class _Effect:
 def unseen_inputs(kernel: Kernel, problems: Iterable[Problem], seed: int = 0) -> tuple[Unseen, ...]:
     """Change every input of the smallest problem, made small; return the inputs whose change no data set refuses.
 
-    The result is kept with the random data set. Without a reference it is empty.
+    The result is kept with the random data set. Without a reference, or with a matches hook, it is empty.
     """
-    if "reference" not in kernel.hooks:
-        return ()
+    if "reference" not in kernel.hooks or "matches" in kernel.hooks:
+        return ()  # no bound decides
     datasets, ordered = list[Dataset](), sorted(problems, key=size_of)
     for declared in ordered:
         problem = declared

@@ -256,6 +256,10 @@ class Declaration(Functions):
         """Attach ``(p) -> float``: the largest absolute error allowed on random data."""
         return self._hook("tolerance", function)
 
+    def matches(self, function: Function) -> Function:
+        """Attach ``(found, expected) -> True or a message``: compares outputs that have several correct values."""
+        return self._hook("matches", function)
+
     def work(self, function: Function) -> Function:
         """Attach ``(p) -> Work``: the minimum work of a problem."""
         return self._hook("work", function)

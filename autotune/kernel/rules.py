@@ -25,6 +25,7 @@ DEVICE = "device"
 HOOKS = {
     "arguments": ("p", "rng"),
     "tolerance": ("p",),
+    "matches": ("found", "expected"),
     "work": ("p",),
     "launch": ("c", "p"),
     "scratch": ("c", "p"),

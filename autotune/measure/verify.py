@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.data.arguments import Argument, with_scratch
 from autotune.data.dataset import Dataset
+from autotune.data.matching_outputs import mismatch_of
 from autotune.devices.base import (
     Binary,
     BoundFill,
@@ -23,12 +25,14 @@ from autotune.devices.base import (
 from autotune.encoding import dtype_of, has_value
 from autotune.errors import SpecError
 from autotune.kernel import launches
-from autotune.kernel.spec import Out
+from autotune.kernel.spec import Kernel, Out
 from autotune.measure.measurement import CheckResult
 
 Steps = Sequence[BoundLaunch | BoundFill]
 #: Remark on an output that is wrong in the second run only.
 _AGAIN = " (second run only: it relies on a fresh workspace, or on NaN in its outputs)"
+#: Elements of an input among which equal ones are looked for.
+_TIED = 1000
 #: Workspaces by name: declaration and buffer.
 Scratch = dict[str, tuple[Out, Any]]
 
@@ -63,6 +67,8 @@ class DeviceData:
     scratch: Scratch = field(default_factory=dict)
     #: True if expected values are those of a claim, which no file has.
     is_claimed: bool = False
+    #: The kernel, if its own function compares outputs; None if their bounds do.
+    matching: Kernel | None = None
 
     def __post_init__(self) -> None:
         for dataset in self.datasets.values():
@@ -248,12 +254,14 @@ def identical_runs(
 
 
 def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
-    """Compare every output with its expected values, on the device."""
+    """Compare every output with its expected values, on the device or by the kernel's own function."""
     found, _, _ = data.executor.inspect(_comparisons(data, dataset))
-    return _checked(data, dataset, found)
+    return _checked(data, dataset, found)[0]
 
 
 def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
+    if data.matching:
+        return []
     return [
         comparison(
             data,
@@ -279,9 +287,13 @@ def comparison(
 
 def _checked(
     data: DeviceData, dataset: str, found: Sequence[Difference]
-) -> tuple[CheckResult, ...]:
-    checks = []
-    bounds = data.datasets[dataset].bounds
+) -> tuple[tuple[CheckResult, ...], str]:
+    """Return the checks of all outputs, and why they do not match if the kernel's own function compares them."""
+    checks, bounds = [], data.datasets[dataset].bounds
+    if data.matching:
+        why = mismatch_of(data.matching, data.datasets[dataset], _stored_outputs(data, dataset))
+        error, first = (math.inf, 0) if why else (0.0, None)
+        return tuple(CheckResult(name, dataset, error, error, 0.0, first) for name in bounds), why
     for (name, bound), difference in zip(bounds.items(), found, strict=True):
         first, parts = difference.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")
         if first is not None:
@@ -291,7 +303,17 @@ def _checked(
         checks.append(
             CheckResult(name, dataset, difference.max_error, difference.rms_error, bound, first)
         )
-    return tuple(checks)
+    return tuple(checks), ""
+
+
+def _stored_outputs(data: DeviceData, dataset: str) -> dict[str, NDArray[Any]]:
+    return {
+        output.name: data.executor.read(
+            data.buffers[output.name], np.dtype(output.dtype), output.stored_shape
+        )
+        for output in data.arguments
+        if output.name in data.datasets[dataset].bounds
+    }
 
 
 def _inspected(
@@ -313,13 +335,15 @@ def _inspected(
     found, intact, unchanged = data.executor.inspect(
         _comparisons(data, dataset), list(buffers.values()), pairs
     )
-    checks = _checked(data, dataset, found)
+    checks, why = _checked(data, dataset, found)
     safe, same = zip(buffers, intact, strict=True), zip(inputs, unchanged, strict=True)
     harm = [f"wrote outside the bounds of {name}" for name, is_safe in safe if not is_safe]
     harm += [f"changed its input {name}" for name, is_same in same if not is_same]
     wrong = next((check for check in checks if not check.is_correct), None)
     if wrong and (again is None or not harm):
-        message = _wrong_message(data, wrong, poison) + (again or "") + _layouts(data)
+        why = f"{why} (@matches) on {dataset} data" if why else _wrong_message(data, wrong, poison)
+        ties = "" if data.matching else _ties(data, wrong)
+        message = why + (again or "") + _layouts(data) + ties
         raise WrongResult(message, checks)
     if harm:
         raise WrongResult(harm[0], checks)
@@ -363,6 +387,20 @@ def _layouts(data: DeviceData) -> str:
             named.setdefault(note, []).append(argument.name)
     listed = [f"{', '.join(names)} {note}" for note, names in named.items()]
     return f"; the kernel gets {'; '.join(listed)}" if listed else ""
+
+
+def _ties(data: DeviceData, check: CheckResult) -> str:
+    """Return a remark on equal elements of the data if an output may hold places of elements; else empty."""
+    dataset = data.datasets[check.dataset]
+    if data.argument(check.output).value_type.kind not in "iu":
+        return ""
+    rows = (dataset.values(a.name).reshape(-1)[:_TIED] for a in dataset.inputs("f") if a.count)
+    if not any(np.unique(row).size < row.size for row in rows):
+        return ""
+    return (
+        f"; elements of the {check.dataset} data are equal (ties): if several answers are correct, as for the "
+        "place of a maximum, attach @matches"
+    )
 
 
 def _expected(data: DeviceData, dataset: str, output: Argument) -> NDArray[Any]:

@@ -129,16 +129,18 @@ def _prepare(job: Job) -> None:
     is_same = data is not None and not is_first and _state.inputs == inputs
     kept = (data.buffers, data.pristine) if data and is_same else ({}, {})
     data = None  # frees its other buffers
-    _state.data = verify.DeviceData(
-        executor, {dataset.name: dataset for dataset in datasets}, *kept
-    )
+    matching = _state.kernel if "matches" in _state.kernel.hooks else None
+    by_name = {dataset.name: dataset for dataset in datasets}
+    _state.data = verify.DeviceData(executor, by_name, *kept, matching=matching)
     if job.claim is not None:
         state = executor, _state.data, _state.kernel
         claimed = job.claim.configuration, job.claim.binary
         ready = Launchable(state, job.problem, *claimed)
         expect_outputs(ready, _state.kernel.tolerance_of(job.problem))
     _state.job = job
-    if is_first and datasets:  # loads the comparison while the first configuration is compiled
+    if (
+        is_first and datasets and not matching
+    ):  # loads the comparison while the first configuration is compiled
         verify.outputs(_state.data, datasets[0].name)
 
 

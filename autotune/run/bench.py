@@ -296,10 +296,12 @@ class Bench:
     def searches_first(self) -> bool:
         """True if searches begin before the reference is evaluated.
 
-        A search of one configuration has nothing to do meanwhile. A search for the least energy waits, too.
+        A search of one configuration has nothing to do meanwhile. A search for the least energy waits, too,
+        and one for a kernel with several correct answers, whose configurations may differ from each other.
         """
         is_search = self.request.goal.writes_record and not self.request.objective.needs_energy
-        return is_search and self.references is not None
+        has_one_answer = "matches" not in self.kernel.hooks
+        return is_search and has_one_answer and self.references is not None
 
     def _open_references(self) -> References | None:
         if "reference" not in self.kernel.hooks or not self.site.uses_references(self.request):

@@ -260,7 +260,8 @@ class Division:
             ended_by=found.ended_by,
             agreed=found.job.datasets[0].agreed,
             drawn=drawn_ranges(random),
-            reference=random.reference,
+            reference=random.reference
+            + (", by @matches" if "matches" in request.kernel.hooks else ""),
         )
 
 

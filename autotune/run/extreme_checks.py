@@ -102,7 +102,7 @@ def _differences(
     together = replace(job, datasets=tuple(extreme.dataset for extreme in data))
     ended = bench.verify(together, configuration, write_results, results)
     if ended.status is Status.OK:
-        return tuple(filter(None, (extreme.difference(results) for extreme in data)))
+        return tuple(filter(None, (extreme.difference(bench.kernel, results) for extreme in data)))
     for extreme in data if ended.status in _ENDINGS else ():
         alone = replace(job, datasets=(extreme.dataset,))
         ended = bench.verify(alone, configuration, write_results, results)

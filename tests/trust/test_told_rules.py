@@ -120,7 +120,7 @@ def test_a_kernel_needs_each_extreme_value(
                 results = wrong(np.array(data.dataset.array("x")))
             (folder / "results" / data.dataset.name).mkdir(parents=True)
             save_result(folder / "results" / data.dataset.name, "out", results)
-            found.append(data.difference(folder / "results"))
+            found.append(data.difference(kernel, folder / "results"))
         return list(filter(None, found))
 
     assert differences("all")
