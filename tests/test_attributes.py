@@ -25,6 +25,8 @@ from sample_records import entry, record, write
 from sample_spaces import write_space
 
 from autotune import lookup
+from autotune.calling.binding import ResolvedCall, bind
+from autotune.calling.choice import Choice, LaunchPlan
 from autotune.calling.steps import Parameter, launch_step
 from autotune.cli.console import launch_text
 from autotune.compiling.binaries import compile_now
@@ -32,11 +34,12 @@ from autotune.compiling.job import compile_job
 from autotune.devices.base import PLAIN, Binary, CompiledFunction, LaunchAttributes
 from autotune.devices.device import Device, for_arch
 from autotune.devices.driver_launch import DriverLaunch
-from autotune.errors import RecordError, SpecError
+from autotune.errors import RecordError, SpecError, UsageError
 from autotune.export import export_records
 from autotune.kernel.attributes import attributes_of
 from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import LaunchSequence, bind_arguments, exceeded_limit, launch_sequence
+from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel, Launch
 from autotune.run.plans import plan_of, steps_of
 from autotune.tuned.lookup import clear_cache
@@ -265,6 +268,25 @@ def test_lookup_answers_with_attributes(
     assert [launch.cooperative for launch in found.launches] == [False, False, True]
     texts = [launch_text(launch).rpartition("memory")[2] for launch in found.launches]
     assert texts == [", cluster (2, 1, 1)", ", programmatic", ", cooperative"]
+
+
+def test_load_names_a_cooperative_grid_that_does_not_fit(synced: Kernel) -> None:
+    """A configuration of a record may be for a larger GPU."""
+    resolved = bind(synced, (Operand((1000,), (1,), "float32", source=0),), {}, lambda _: synced)
+    assert isinstance(resolved, ResolvedCall)
+    entries = tuple(CompiledFunction(name) for name in ("rotated", "plus_one", "sum"))
+    binary = Binary(b"", entries, "", "key")
+    for per_sm, is_allowed in ((2, True), (64, False)):
+        configuration = Configuration({**synced.default(), "PER_SM": per_sm})
+        choice = Choice("synced", resolved.problem, configuration, None)
+        if is_allowed:
+            plan = LaunchPlan.of(resolved, H100, choice, binary)
+            assert attributes_of(plan.sequence.launches[2]).cooperative
+            continue
+        with pytest.raises(
+            UsageError, match=r"synced\(n=1000\): .*sum: a cooperative grid of 8448"
+        ):
+            LaunchPlan.of(resolved, H100, choice, binary)
 
 
 # ---------------------------------------------------------------------- the driver's structs
