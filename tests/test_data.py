@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from itertools import count
 from subprocess import PIPE, Popen
 
 import numpy as np
@@ -658,6 +659,29 @@ def test_the_disk_is_never_filled(kernel, monkeypatch):
     newest = prepare_dataset(given, PROBLEM, EXACT, seed=2)
     kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert newest.folder.name in kept and len(kept & {dataset.folder.name for dataset in old}) == 1
+
+
+def test_a_cache_that_is_less_than_half_full_is_looked_through_once(kernel, monkeypatch):
+    """By a process, until it has added more, another limit is set or the disk is full."""
+    first = prepare_dataset(kernel(), PROBLEM, EXACT).folder
+    size = sum(file.stat().st_size for file in first.iterdir())
+    looks, entries, seeds = [], cache.entries, count(1)
+    monkeypatch.setattr(cache, "_LOOKED_S", float("inf"))
+    monkeypatch.setattr(cache, "entries", lambda kind: looks.append(kind) or entries(kind))
+
+    def looked():
+        """Whether one more data set makes this process look."""
+        before = len(looks)
+        prepare_dataset(kernel(), PROBLEM, EXACT, seed=next(seeds))
+        return len(looks) > before
+
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(10 * size))
+    assert [looked() for _ in range(6)] == [True, False, False, False, False, True]
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "1G")
+    assert [looked() for _ in range(2)] == [True, False]
+    full = shutil.disk_usage("/")._replace(free=0)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: full)
+    assert looked()
 
 
 def test_a_reference_that_changes_its_arguments_changes_no_input(kernel):

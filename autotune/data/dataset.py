@@ -127,6 +127,7 @@ def completed(drawn: Dataset, made: Dataset, agreed: int = 0) -> Dataset:
     for name in made.bounds:
         for file in (f"{name}.expected.npy", f"{name}.bounds.npy"):
             if (made.folder / file).exists():
+                cache.count_bytes(cache.DATA, (made.folder / file).stat().st_size)
                 (made.folder / file).replace(drawn.folder / file)
     found = replace(
         drawn,

@@ -69,7 +69,7 @@ def drawn_dataset(kernel: Kernel, problem: Problem, which: str, seed: int = 0) -
     if found is not None:
         return found
     is_damaged = folder.is_dir()  # a folder gets its name when it is complete
-    cache.make_room(cache.DATA)
+    cache.keep_room(cache.DATA)
     try:
         with cache.scratch() as scratch:
             _draw_dataset(kernel, problem, which, int(key[:32], 16), Path(scratch))
