@@ -165,6 +165,7 @@ def _is_fast(item: pytest.Item) -> bool:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove the caches, which have gigabytes of expected values of large data sets."""
+    gc.unfreeze()  # nanobind would report its functions as leaked
     if "PYTEST_XDIST_WORKER" not in os.environ:
         base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         shutil.rmtree(base / "caches", ignore_errors=True)

@@ -87,7 +87,7 @@ def test_devices_of_different_models_are_named(monkeypatch):
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("every", thinned([4, 1], [4]))
+@pytest.mark.parametrize("every", thinned([5, 1], [5]))
 def test_a_tuner_killed_at_many_moments_loses_and_doubles_nothing(
     tmp_path, opencl_device, monkeypatch, capsys, every
 ):

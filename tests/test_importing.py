@@ -49,13 +49,13 @@ REPORTS = Path(__file__).parents[1] / "reports"
 COPY = REPORTS / "NVIDIA_H200" / "copy.json"
 #: All but what this machine's CPU left in opencl_*.
 SHIPPED = sorted(file for file in REPORTS.glob("[!o]*/*.json") if "." not in file.stem)
-#: The smallest of each device, and of those in Triton, whose check compiles a hundred binaries.
+#: The smallest of each device in CUDA C++: a check of one in Triton compiles a hundred binaries.
 SMALLEST = {
-    min(files, key=lambda file: file.stat().st_size)
-    for files in (
-        [file for file in SHIPPED if find_kernel(file.stem).language],
-        *([file for file in SHIPPED if file.parent == folder] for folder in REPORTS.glob("[!o]*/")),
+    min(
+        (f for f in SHIPPED if f.parent == folder and not find_kernel(f.stem).language),
+        key=lambda file: file.stat().st_size,
     )
+    for folder in REPORTS.glob("[!o]*/")
 }
 
 
@@ -71,6 +71,15 @@ def test_what_ships_is_what_a_run_could_have_written(file: Path) -> None:
     first_calls = (msgspec.Raw(msgspec.json.encode(made.problems[0], enc_hook=dict)),)
     found = checked(msgspec.structs.replace(made, first_calls=first_calls), find_kernel(file.stem))
     assert found.problems == made.problems and found.first_calls == ()
+
+
+def test_a_problem_in_triton_is_what_a_run_could_have_written() -> None:
+    made, kernel = (
+        read(REPORTS / "NVIDIA_H200" / "cross_entropy.json"),
+        find_kernel("cross_entropy"),
+    )
+    made = msgspec.structs.replace(made, problems=made.problems[:1], portfolio=Portfolio())
+    assert checked(made, kernel).problems == made.problems
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=_named)
@@ -350,9 +359,9 @@ def mutated(value: Any) -> list[Any]:
         case bool():
             return [not value]
         case int():
-            return [value + 1, 2 * value + 64]
+            return [2 * value + 64]
         case float():
-            return [value * 3, value / 3, -1e300]
+            return [value * 3, -1e300]
         case str():
             return [value + "x", ""]
         case _:

@@ -82,15 +82,17 @@ def add_times(project: Path) -> None:
 
 @pytest.mark.opencl
 def test_the_header_answers_as_lookup_does_after_every_command(
-    project: Path, tmp_path: Path
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The stored times are enough.
+    monkeypatch.setattr("autotune.run.answering.random_sizes", lambda *_: iter(()))
     record = record_file("saxpy")
     mine, out = record.with_suffix(".hpp"), Path("reports", record.parent.name, "saxpy.hpp")
     mine.write_text("")  # one that was made there is renewed
     colleague = tmp_path / "colleague"
     commands: dict[str, Callable[[], int]] = {
         "run": lambda: run(["run", "saxpy", "--problem", "n=400", "--problem", "n=70001", *SHORT]),
-        "sizes": lambda: run(["sizes", "saxpy", "--budget", "1s", "--device", "opencl:cpu"]),
+        "sizes": lambda: run(["sizes", "saxpy", "--budget", "60s", "--device", "opencl:cpu"]),
         "retune": lambda: run(["retune", "saxpy", *SHORT]),
         "import": lambda: run(["import", str(colleague / "saxpy.json")]),
     }
@@ -104,6 +106,6 @@ def test_the_header_answers_as_lookup_does_after_every_command(
         answers = answers_of_lookup()
         assert answers_of_header(mine, tmp_path) == answers, name
         if name != "import":
-            assert answers_of_header(out, tmp_path) == answers, name
+            assert out.read_bytes() == mine.read_bytes(), name
         seen.append(answers)
     assert seen[0] != seen[1]  # the fit answers
