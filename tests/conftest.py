@@ -184,6 +184,7 @@ def _isolated_session(
 ) -> Iterator[None]:
     """Isolate session and module fixtures too."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)  # no test ends with a power failure
         _isolate(patch, tmp_path_factory.mktemp("home"), _shared_caches)
         yield
 

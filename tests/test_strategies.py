@@ -171,7 +171,7 @@ def failing(recording):
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_keeps_the_budget_to_the_evaluation(name, synthetic):
-    for budget in (1, 7, 60):
+    for budget in (1, 7, 40):
         assert len(run(name, synthetic, budget).path) == budget
 
 
@@ -179,11 +179,11 @@ def test_keeps_the_budget_to_the_evaluation(name, synthetic):
 def test_same_seed_same_path(name, synthetic):
     random.seed(1)
     np.random.seed(1)
-    first = run(name, synthetic, 50, seed=5).path
+    first = run(name, synthetic, 30, seed=5).path
     random.seed(2)
     np.random.seed(2)
-    assert run(name, synthetic, 50, seed=5).path == first
-    other = run(name, synthetic, 50, seed=6).path
+    assert run(name, synthetic, 30, seed=5).path == first
+    other = run(name, synthetic, 30, seed=6).path
     assert (other == first) == (name in IN_ORDER)
 
 
@@ -199,12 +199,12 @@ def test_same_seed_same_path_in_another_process(synthetic):
     ]
     code = (
         "import sys, json; sys.path[:0] = sys.argv[1:3]; import test_strategies as t; "
-        "r = t.load(t.DATA); print(json.dumps([t.run(n, r, 40).path for n in sys.argv[3:]]))"
+        "r = t.load(t.DATA); print(json.dumps([t.run(n, r, 25).path for n in sys.argv[3:]]))"
     )
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
     command = [sys.executable, "-c", code, *folders, *names]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert json.loads(output) == [run(name, synthetic, 40).path for name in names]
+    assert json.loads(output) == [run(name, synthetic, 25).path for name in names]
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -216,7 +216,7 @@ def test_measures_everything_when_the_budget_allows(name, synthetic):
 
 @pytest.mark.parametrize("name", SOME)
 def test_survives_a_space_where_all_fails(name, synthetic):
-    assert len(run(name, failing(synthetic), 40).path) == 40
+    assert len(run(name, failing(synthetic), 25).path) == 25
     run(name, failing(part(synthetic, 12)), 100)
 
 
