@@ -127,7 +127,7 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
         (
             "def reference(x, y, alpha)",
             "def reference(x, y, beta)",
-            "missing 1 required positional argument: 'beta'",
+            "unknown argument 'beta'",
         ),
         ('"out": Out(p.n), ', "", "computes nothing"),
         ("c.BLOCK * c.ITEMS", "c.BLOK * c.ITEMS", "unknown parameter 'BLOK'"),

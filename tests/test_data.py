@@ -314,7 +314,7 @@ MISTAKES = {
     "unknown input": (
         "def reference(x, factor)",
         "def reference(y, factor)",
-        "missing 1 required .* argument: 'y'",
+        "unknown argument 'y'",
     ),
     "a path": (
         ARGUMENTS,

@@ -90,6 +90,11 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         report.not_verified = f"no OpenCL device ({install('cpu')})"
     else:
         report.not_verified = find_backend(name).why_unavailable()
+    results = {row["result"] for row in report.samples}
+    if results == {"pruned"}:
+        report.failures.append(
+            f"no configuration of the sample fits: {report.samples[0]['problem']}"
+        )
     if report.not_verified:
         report.notes.append(f"not verified: {report.not_verified}")
     elif not report.failures and all(row["result"] != "verified" for row in report.samples):
@@ -287,8 +292,11 @@ class _DeviceCheck:
         names = [launch.entry for launch in launches.launches]
         missing = [name for name in names if not done.binary.entry(name or "")]
         if missing:
+            known = [function.name for function in done.binary.entries]
             return SampleResult.without_success(
-                "failed", f"the source has no kernel function {missing[0]!r}"
+                "failed",
+                f"the source has no kernel function {missing[0]!r} (it has {', '.join(known) or 'none'}); "
+                "rename the function, or give Launch(entry=...)",
             )
         try:
             self._bind(launches, configuration, problem, done.binary)

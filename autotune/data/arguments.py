@@ -180,8 +180,12 @@ def _array(name: str, kind: str, dtype: Any, shape: tuple[int, ...]) -> Argument
 
 
 def _check_type(kernel: Kernel, name: str, dtype: Any) -> None:
-    """Raise SpecError for a type of ml_dtypes that `ENCODED_TYPES` lacks."""
-    found = dtype_of(dtype)
+    """Raise SpecError for an unknown type, or one of ml_dtypes that `ENCODED_TYPES` lacks."""
+    try:
+        found = dtype_of(dtype)
+    except TypeError as error:
+        known = [*ELEMENT_TYPES, *ENCODED_TYPES]
+        raise kernel.error(f"arguments: {name}: {unknown('type', dtype, known)}") from error
     if found.isbuiltin == 2 and not encoded_type(found):  # registered with NumPy
         raise kernel.error(
             f"arguments: {name} is {found.name}, a type of no kernel (known: {', '.join(ENCODED_TYPES)}); "
@@ -245,7 +249,10 @@ def check_array(kernel: Kernel, argument: Argument, dtype: np.dtype[Any]) -> Non
     """Raise SpecError for outputs that backends cannot compare, and for arrays that cannot be stored."""
     name, is_output = argument.name, argument.kind in ("out", "inout")
     if (argument.nbytes == 0 and argument.kind != "input") or argument.dtype == "|O":
-        raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
+        raise kernel.error(
+            f"arguments: {name} {argument.shape} is empty or holds objects; give at least one element, of a "
+            "type of NumPy"
+        )
     check_packing(kernel, argument)
     if is_output and dtype.newbyteorder("=").name not in ELEMENT_TYPES:
         raise kernel.error(

@@ -29,7 +29,7 @@ def mismatch_of(kernel: Kernel, dataset: Dataset, stored: Mapping[str, NDArray[A
     found = dict[str, Any]()
     for argument in dataset.arguments:
         if argument.kind == "scalar":
-            found[argument.name] = argument.scalar.item()
+            found[argument.name] = argument.scalar if argument.members else argument.scalar.item()
         elif argument.name in stored:
             values = argument.values(stored[argument.name])
             found[argument.name] = values.reshape(argument.shape)

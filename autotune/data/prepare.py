@@ -241,5 +241,7 @@ def _drawn_arguments(
         if array is not None:
             arrays[name] = array
     if not any(argument.kind in ("out", "inout") for argument in arguments):
-        raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
+        raise kernel.error(
+            "arguments: no Out or InOut, so the kernel computes nothing; declare an output"
+        )
     return arguments, arrays

@@ -14,9 +14,11 @@ from autotune.arrays import converted, narrowed
 from autotune.data.arguments import Argument
 from autotune.data.dataset import Dataset, mapped
 from autotune.encoding import is_held as is_held_by
-from autotune.errors import SpecError
+from autotune.errors import SpecError, unknown
 from autotune.kernel.spec import Kernel
 
+#: Kinds of parameters of Python that take any number of arguments.
+_VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 #: Kinds of arguments that the reference returns.
 _WRITTEN = ("out", "inout")
 
@@ -69,7 +71,8 @@ def expected_outputs(
         values = np.asarray(by_name[name])
         if values.shape != output.shape and not (values.size == 1 == np.prod(output.shape)):
             raise kernel.error(
-                f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
+                f"reference: {name} has shape {values.shape}, arguments declare {output.shape}; "
+                "return that shape"
             )
         expected[name] = _typed(kernel, output, values.reshape(output.shape))
     return expected
@@ -91,6 +94,10 @@ def _called(
     available = {**arrays, **scalars}
     reference = kernel.hook("reference")
     parameters = inspect.signature(reference).parameters
+    for name, parameter in parameters.items():
+        is_needed = parameter.default is parameter.empty and parameter.kind not in _VARIABLE
+        if is_needed and name not in available:
+            raise kernel.error(f"reference: {unknown('argument', name, available)}")
     passed = {
         name: (library.from_host if library else converted)(value, _wide(value.dtype, is_single))
         if isinstance(value, np.ndarray) and not isinstance(value, Numbers)

@@ -34,6 +34,8 @@ _NAME = b"/nonexistent/kernel.cu"
 STANDARD_HEADERS = Path(__file__).parent / "nvrtc_headers"
 #: Error of a compile without a header.
 _NO_HEADER = re.compile(r"^.*cannot open source file \"(?P<header>[^\"]+)\".*$", re.MULTILINE)
+#: Error of a compile with an unknown option.
+_NO_OPTION = re.compile(r"^.*unrecognized option.*$", re.MULTILINE)
 #: Headers that the CUDA packages of this project have, by the beginning of their names.
 _OF_CUDA = re.compile(
     r"(?:cub|cuda|cooperative_groups|nv|thrust|crt)/|(?:cuda|cooperative_groups|mma|vector_types)\w*\.h"
@@ -141,7 +143,9 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
 
 
 def _with_remedy(log: str) -> str:
-    """Return a log whose error about a missing header says where that header comes from."""
+    """Return a log whose error about an unknown option or a missing header says what to do."""
+    if match := _NO_OPTION.search(log):
+        return f"{match[0]}; NVRTC lacks some options of nvcc: leave it out of the options hook"
     match = _NO_HEADER.search(log)
     if match is None:
         return log
