@@ -37,7 +37,11 @@ def undescribed(folder: Path, store: str, blocks: str = "32, 64, 128, 256") -> P
     return file
 
 
-@pytest.mark.parametrize("wrong", [64, 32], ids=["another", "the default"])
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(64, marks=pytest.mark.full), 32],
+    ids=["another", "the default"],
+)
 def test_what_differs_from_most_is_wrong_and_the_answer_says_how_it_was_checked(
     tmp_path: Path, opencl_device: str, capsys: pytest.CaptureFixture[str], wrong: int
 ) -> None:

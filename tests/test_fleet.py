@@ -140,7 +140,7 @@ def winners(document):
     return [record["problems"][0]["plans"][0]["configuration"]["BLOCK"] for record in records]
 
 
-def test_two_kernels_on_two_workers_end_as_they_do_alone(cluster, spaces, store, capsys):
+def test_two_kernels_on_two_workers_have_the_only_right_winners(cluster, spaces, store, capsys):
     """Functions and modules travel; each configuration has one row. Each run has both cards."""
     assert run([*tuning(spaces, "scale", "shrink"), "--fleet", cluster.scheduler_address]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -151,8 +151,6 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(cluster, spaces, store,
         with Store.open(store) as kept:
             devices = {row.device_uuid for row in kept.rows() if row.kernel == record["kernel"]}
         assert entry["origin"]["device_uuid"] in devices <= {"cpu-0", "cpu-1"}
-    assert run([*tuning(spaces, "scale"), "--device", "opencl:cpu"]) == 0
-    assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
 
 
 @pytest.mark.full

@@ -132,7 +132,11 @@ def assert_fits(name: str, configuration: Configuration, problem: Problem, devic
 
 @pytest.mark.parametrize("name", ["ffma", "sgemm"])
 @pytest.mark.parametrize(
-    ("arch", "is_paired"), [("sm_90", False), ("sm_100", True), ("sm_103", True), ("sm_120", False)]
+    ("arch", "is_paired"),
+    thinned(
+        [("sm_90", False), ("sm_100", True), ("sm_103", True), ("sm_120", False)],
+        [("sm_100", True), ("sm_120", False)],
+    ),
 )
 def test_multiply_adds_are_paired_where_an_instruction_has_two(
     name: str, arch: str, is_paired: bool

@@ -135,9 +135,9 @@ NAN_IN_A_BLOCK = "if (i < n) out[i] = BLOCK != 96 && BID(0) == 2 ? NAN : factor 
     ("store", "right"),
     [
         (ALIKE, ()),
-        (FAST_HALF, (32, 64, 96, 128)),
+        pytest.param(FAST_HALF, (32, 64, 96, 128), marks=pytest.mark.full),
         (DEFAULT_HALF, (160, 192, 224, 256)),
-        (NAN_IN_A_BLOCK, (96,)),
+        pytest.param(NAN_IN_A_BLOCK, (96,), marks=pytest.mark.full),
     ],
     ids=["all alike", "the fast half", "the default and most voters", "NaN in a block"],
 )

@@ -515,7 +515,7 @@ def test_rows_of_other_kernels_devices_and_ways_of_measuring_stay_out() -> None:
 
 @pytest.mark.opencl
 def test_report_writes_the_page_that_the_run_wrote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: str, kept_processes: None
 ) -> None:
     """After several runs, one of them accepted, with a problem each and failures."""
     monkeypatch.chdir(tmp_path)

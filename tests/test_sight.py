@@ -261,7 +261,7 @@ def test_a_reference_that_refuses_a_change_says_nothing(unseen):
 
 @pytest.mark.opencl
 def test_check_run_record_and_report_say_what_could_not_show(
-    tmp_path, capsys, opencl_device, monkeypatch
+    tmp_path, capsys, opencl_device, kept_processes, monkeypatch
 ):
     """A weak check, and values that the data never hold."""
     monkeypatch.chdir(tmp_path)
