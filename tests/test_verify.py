@@ -157,6 +157,35 @@ def test_a_wrong_result_says_how_unusual_arrays_are_passed(data):
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16"])
+def test_masked_elements_may_hold_anything(data, dtype):
+    """A compaction writes no more than it keeps."""
+    made = data(
+        ("Out(p.n)", f'Out(p.n, "{dtype}")'),
+        ("return factor * x", "kept = np.ma.zeros(x.size)\n    kept[x.size // 2:] = np.ma.masked\n"
+         "    return kept"),
+    )  # fmt: skip
+    executor, buffer, zeros = made.executor, made.buffers["out"], np.zeros(ROWS)
+
+    def run(count):
+        stored = executor.read(buffer, np.dtype(made.argument("out").dtype), (ROWS,))
+        stored[:count] = zeros[:count]
+        executor.write(buffer, stored)
+
+    for which in (EXACT, RANDOM):
+        (check,) = verify.verify(made, which, lambda: run(ROWS // 2))
+        assert (check.is_correct, check.max_error) == (True, 0)
+        with pytest.raises(WrongResult, match=rf"^out\[{ROWS // 2 - 1}\] is .*not written"):
+            verify.verify(made, which, lambda: run(ROWS // 2 - 1))
+
+
+def test_an_output_that_is_masked_everywhere_is_refused(data):
+    with pytest.raises(
+        SpecError, match="reference: out masks every element, so they are not compared"
+    ):
+        data(("return factor * x", "return np.ma.masked_all(x.shape)"))
+
+
 #: The place of the largest of two numbers in each row: exact data tie.
 PLACES = (
     ("rng.standard_normal(p.n, ", "rng.standard_normal((p.n, 2), "),

@@ -79,6 +79,11 @@ class Dataset:
         """
         return mapped(self.folder / f"{name}.expected.npy")
 
+    def masked(self, name: str) -> NDArray[np.bool_] | None:
+        """Map the mask of an output's elements that may hold anything; None if there are none."""
+        file = self.folder / f"{name}.masked.npy"
+        return mapped(file) if file.exists() else None
+
     def element_bounds(self, name: str) -> NDArray[Any] | None:
         """Map the bound of each element (two for a complex one); None if all have the same bound."""
         return mapped(self.folder / f"{name}.bounds.npy") if name in self.by_element else None
@@ -125,7 +130,7 @@ def completed(drawn: Dataset, made: Dataset, agreed: int = 0) -> Dataset:
     ``agreed`` is the number of configurations that agree on them. A process that uses the inputs is not disturbed.
     """
     for name in made.bounds:
-        for file in (f"{name}.expected.npy", f"{name}.bounds.npy"):
+        for file in (f"{name}.{end}.npy" for end in ("expected", "bounds", "masked")):
             if (made.folder / file).exists():
                 cache.count_bytes(cache.DATA, (made.folder / file).stat().st_size)
                 (made.folder / file).replace(drawn.folder / file)

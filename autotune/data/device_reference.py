@@ -22,7 +22,7 @@ from autotune.arrays import converted
 from autotune.data import tolerance
 from autotune.data.bounds import LONG_S, Prepared, is_large
 from autotune.data.dataset import EXACT, RANDOM, Dataset
-from autotune.data.reference import ArrayLibrary, expected_outputs, reevaluated
+from autotune.data.reference import ArrayLibrary, ExpectedOutputs, expected_outputs, reevaluated
 from autotune.data.small import MIN_ELEMENTS, PROBE_ELEMENTS, elements_of, small_problem
 from autotune.errors import SpecError
 from autotune.kernel.includes import text_fingerprint
@@ -77,9 +77,7 @@ class ReferencePlace:
             return f"numpy on {self.library.name}, checked against NumPy at {sizes}"
         return f"numpy ({self.difference})" if self.difference else "numpy"
 
-    def expected(
-        self, kernel: Kernel, dataset: Dataset
-    ) -> tuple[dict[str, NDArray[Any]], ReferencePlace]:
+    def expected(self, kernel: Kernel, dataset: Dataset) -> tuple[ExpectedOutputs, ReferencePlace]:
         """Return the expected outputs of a data set, and where they were evaluated in the end."""
         if self.library:
             with suppress(SpecError, MemoryError):  # NumPy has more memory, or its own message

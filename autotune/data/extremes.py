@@ -226,6 +226,8 @@ def _write_expected(
             continue
         is_expected = is_same & (is_held if is_finite else is_passed_on)
         unclear = np.where(is_expected, error, math.nan)
+        if (mask := wide.masked.get(output.name)) is not None:
+            unclear[np.repeat(mask.reshape(-1), want.size // mask.size)] = math.nan
         for end, row in zip(_EXPECTED, (want, unclear), strict=True):
             np.save(folder / f"{output.name}.{end}.npy", row)
         written = True

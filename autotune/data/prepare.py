@@ -192,6 +192,8 @@ def _evaluated(
     seconds = min(time.perf_counter() - wall_begin_s, time.process_time() - cpu_begin_s)
     outputs = {argument.name: argument for argument in made.arguments}
     is_held = dict[str, bool]()
+    for name, mask in expected.masked.items():
+        np.save(made.folder / f"{name}.masked.npy", mask)
     for name in list(expected):
         wide = expected.pop(name)
         # A reference may have no finite value on exact data, for example a logarithm of negative integers.

@@ -43,13 +43,22 @@ class ArrayLibrary(Protocol):
         ...
 
 
+class ExpectedOutputs(dict[str, NDArray[Any]]):
+    """Expected values by output; 0 where the reference masks an element, which may hold anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: True for each masked element, by output; only outputs with one.
+        self.masked: dict[str, NDArray[np.bool_]] = {}
+
+
 def expected_outputs(
     kernel: Kernel,
     arguments: list[Argument],
     arrays: Mapping[str, NDArray[Any]],
     is_single: bool = False,
     library: ArrayLibrary | None = None,
-) -> dict[str, NDArray[Any]]:
+) -> ExpectedOutputs:
     """Call the reference with float64 or float32 arrays, and return the expected values of every output.
 
     The values are float64 or complex128, or integers and bools in the output's type, and may be views.
@@ -62,20 +71,32 @@ def expected_outputs(
     if result is None:
         raise kernel.error("reference: returned nothing; return the expected output")
     by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
-    expected = {}
+    expected = ExpectedOutputs()
     for name, output in outputs.items():
         if name not in by_name:
             raise kernel.error(
                 f"reference: no value for the output {name!r}; return a dict by name"
             )
-        values = np.asarray(by_name[name])
+        values = np.asarray(np.ma.filled(by_name[name], 0))
+        mask = np.asarray(np.ma.getmask(by_name[name]))
         if values.shape != output.shape and not (values.size == 1 == np.prod(output.shape)):
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}; "
                 "return that shape"
             )
         expected[name] = _typed(kernel, output, values.reshape(output.shape))
+        if mask.any():
+            expected.masked[name] = _checked_mask(kernel, output, mask)
     return expected
+
+
+def _checked_mask(kernel: Kernel, output: Argument, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    if mask.all() or output.per_stored > 1:
+        why = "elements of 4 bits" if output.per_stored > 1 else "every element"
+        raise kernel.error(
+            f"reference: {output.name} masks {why}, so they are not compared; return their values"
+        )
+    return np.broadcast_to(mask, output.shape)
 
 
 def _called(
@@ -164,7 +185,7 @@ def reevaluated(
     changed: Mapping[str, NDArray[Any]],
     is_single: bool = False,
     library: ArrayLibrary | None = None,
-) -> dict[str, NDArray[Any]]:
+) -> ExpectedOutputs:
     """Return the expected outputs of a data set with some inputs changed.
 
     NumPy computes them if ``library`` has no memory left for them.

@@ -216,6 +216,7 @@ def _launch_at_once(ready: Launchable) -> None:
         pristine=data.pristine,
         expected=data.expected,
         bounds=data.bounds,
+        masked=data.masked,
         matching=data.matching,
     )
     twin.declare_scratch({name: out for name, (out, _) in data.scratch.items()})

@@ -64,6 +64,8 @@ class DeviceData:
     expected: dict[tuple[str, str], Any] = field(default_factory=dict)
     #: Bounds of each element, for outputs that have them.
     bounds: dict[tuple[str, str], Any] = field(default_factory=dict)
+    #: Masks of elements that may hold anything, for outputs that have such elements.
+    masked: dict[tuple[str, str], NDArray[np.bool_]] = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
     #: True if expected values are those of a claim, which no file has.
     is_claimed: bool = False
@@ -174,6 +176,8 @@ class DeviceData:
             self.executor.write(self.pristine[key], dataset.array(argument.name))
         if argument.name in dataset.bounds and key not in self.expected:
             self.expected[key] = self._uploaded(dataset.expected(argument.name))
+            if (mask := dataset.masked(argument.name)) is not None:
+                self.masked[key] = mask
             bounds = dataset.element_bounds(argument.name)
             if bounds is not None:
                 self.bounds[key] = self._uploaded(bounds)
@@ -255,8 +259,19 @@ def identical_runs(
 
 def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
     """Compare every output with its expected values, on the device or by the kernel's own function."""
+    _clear_masked(data, dataset)
     found, _, _ = data.executor.inspect(_comparisons(data, dataset))
     return _checked(data, dataset, found)[0]
+
+
+def _clear_masked(data: DeviceData, dataset: str) -> None:
+    """Write 0, the expected value, to elements that may hold anything."""
+    for (which, name), mask in data.masked.items():
+        if which == dataset and not data.matching:
+            output, buffer = data.argument(name), data.buffers[name]
+            stored = data.executor.read(buffer, np.dtype(output.dtype), output.shape)
+            stored[mask] = 0
+            data.executor.write(buffer, stored)
 
 
 def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
@@ -332,6 +347,7 @@ def _inspected(
         if argument.kind in kinds and argument.count and argument.name not in bounds
     ]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
+    _clear_masked(data, dataset)
     found, intact, unchanged = data.executor.inspect(
         _comparisons(data, dataset), list(buffers.values()), pairs
     )
