@@ -111,7 +111,7 @@ class Request:
     kernel: Kernel
     device: Device
     problems: tuple[Problem, ...]
-    effort: Effort = EFFORTS["quick"]
+    effort: Effort = field(default_factory=lambda: EFFORTS["quick"])
     goal: Goal = field(default_factory=Search)
     budget: Budget | None = None
     seed: int = 0
