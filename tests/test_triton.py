@@ -13,7 +13,7 @@ from autotune.calling.choice import LaunchPlan, choose
 from autotune.cli import run
 from autotune.compiling.binaries import compiled_for
 from autotune.compiling.job import compile_job
-from autotune.devices import nvrtc
+from autotune.devices import cubin
 from autotune.devices.base import CompileError
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
@@ -151,7 +151,7 @@ def test_functions_of_a_configuration_are_in_one_cubin(two, arch, options):
     binary = compile_text(two, job, job.source, options)
     assert [entry.name for entry in binary.entries] == list(job.entries)
     for entry, passed in zip(binary.entries, ((0, 1, 2), (0, 1, 2, 3)), strict=True):
-        assert len(nvrtc.parameter_bytes(binary.code, entry.symbol) or ()) == len(passed) + 2
+        assert len(cubin.parameter_bytes(binary.code, entry.symbol) or ()) == len(passed) + 2
         assert entry.convention.passed == (*passed, None, None)
         assert (entry.convention.block, entry.spill_bytes) == (64, 0)
         assert 8 <= entry.registers <= 64
