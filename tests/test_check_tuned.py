@@ -319,6 +319,18 @@ def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_p
         check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, WRONG)), [], 1, 0)
 
 
+def test_outputs_with_several_right_values_are_said_to_be_compared_by_their_function(tmp_path):
+    matches = (
+        "@scale.reference",
+        "@scale.matches\ndef matches(found, expected):\n"
+        "    return bool(np.allclose(found['out'], expected['out']))\n\n\n@scale.reference",
+    )
+    report = check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, matches)), [], 1, 0)
+    assert [note.split(": ")[1] for note in report.notes[:2]] == 2 * [
+        "outputs are compared by @matches"
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

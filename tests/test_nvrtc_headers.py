@@ -50,7 +50,7 @@ USES = {
     "cuda_fp8.h": "__nv_fp8_e4m3 y(1.0f);",
     "cuda.h": "CUtensorMap aa; CUdeviceptr ab = 0;",
     "mma.h": "nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> z;",
-    "cuda_runtime.h": "float4 z2 = make_float4(0, 0, 0, 0);",
+    "cuda_runtime.h": "float4 z2 = make_float4(0, 0, 0, INFINITY); cudaGridDependencySynchronize();",
 }
 
 
@@ -79,6 +79,8 @@ def test_the_dialect_goes_with_the_headers_in_any_order(order, tmp_path):
     ("header", "remedy"),
     [
         ("vector", r"NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"),
+        ("time.h", r"NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"),
+        ("cublas_v2.h", r"NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"),
         ("mine.h", r"name its folder: @k.options with \[f\"-I\{Path\(__file__\).parent\}\"\]"),
         ("cuda/no_such", r"pip install 'kernel-autotune\[nvrtc\]'"),
         ("cutlass/cutlass.h", r"pip install nvidia-cutlass"),
@@ -89,3 +91,31 @@ def test_a_missing_header_has_a_remedy_in_its_line(header, remedy):
     with pytest.raises(CompileError) as caught:
         nvrtc.compile_cubin(f"#include <{header}>\n", OPTIONS)
     assert re.search(rf'cannot open source file "{header}"; {remedy}', str(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("int blocks = 4;", r"host variable.*; put host code under #ifndef __CUDACC_RTC__"),
+        ("int f() { return 4; }", r"host function.*-default-device in the options hook"),
+        (
+            "__device__ float f() { return INFINITY; }",
+            r'"INFINITY" is undefined; .*#include <cmath>',
+        ),
+        ("__device__ uint32_t f();", r'"uint32_t" is undefined; .*#include <cstdint>'),
+        ("__device__ float f() { return speed; }", r'"speed" is undefined$'),
+    ],
+)
+def test_code_that_nvcc_takes_has_a_remedy_in_its_line(code, error):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    with pytest.raises(CompileError) as caught:
+        nvrtc.compile_cubin(f"{code}\n", OPTIONS)
+    assert re.search(rf"error: .*{error}", str(caught.value), re.MULTILINE)
+
+
+def test_a_kernel_that_the_source_lacks_is_named():
+    pytest.importorskip("cuda.bindings.nvrtc")
+    with pytest.raises(
+        CompileError, match=r"the source has no kernel k: name one by Launch\(entry="
+    ):
+        nvrtc.compile_cubin("__global__ void scale(float* x) {}\n", OPTIONS, ["k"])

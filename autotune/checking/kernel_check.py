@@ -114,6 +114,8 @@ def _data_notes(kernel: Kernel) -> Iterator[str]:
             f"{name} is compared {_how(bound, name in dataset.by_element)}"
             for name, bound in dataset.bounds.items()
         ]
+        if "matches" in kernel.hooks:
+            compared = ["outputs are compared by @matches"]
         if "reference" not in kernel.hooks:  # also if an earlier command found that they agree
             compared = ["no reference: configurations must agree", *compared]
         yield f"{which} data, {problem}: {'; '.join(compared)}"

@@ -40,6 +40,29 @@ _NO_OPTION = re.compile(r"^.*unrecognized option.*$", re.MULTILINE)
 _OF_CUDA = re.compile(
     r"(?:cub|cuda|cooperative_groups|nv|thrust|crt)/|(?:cuda|cooperative_groups|mma|vector_types)\w*\.h"
 )
+#: Headers of the operating system and of libraries that the host calls, by the beginning of their names.
+_OF_HOST = re.compile(
+    r"(?:sys|arpa|netinet)/|(?:time|unistd|signal|errno|fcntl|pthread|getopt|omp|mpi|nccl|nvml)\.h"
+    r"|(?:cublas|cudnn|cufft|cusolver|cusparse|helper_)\w*\.h"
+)
+_IS_HOST_CODE = "put host code under #ifndef __CUDACC_RTC__"
+#: Error of host code, which NVRTC refuses.
+_HOST_CODE = re.compile(r"^.*considered a host (?:variable|function).*$", re.MULTILINE)
+#: Error of a name that nvcc finds in a header of its own, and those headers.
+_UNDEFINED = re.compile(r"^.*error: identifier \"(?P<name>\w+)\" is undefined$", re.MULTILINE)
+_HEADERS_OF_NAMES = {
+    r"INFINITY|NAN|HUGE_VALF?|M_\w+": "<cmath>",
+    r"(?:FLT|DBL)_\w+": "<cfloat>",
+    r"(?:CHAR|SHRT|INT|LONG|UCHAR|USHRT|UINT|ULONG)_(?:MIN|MAX)": "<climits>",
+    r"u?int(?:8|16|32|64|ptr)_t|U?INT(?:8|16|32|64)_(?:MIN|MAX)": "<cstdint>",
+    r"assert": "<cassert>",
+    r"cudaGridDependencySynchronize|cudaTriggerProgrammaticLaunchCompletion": "<cuda_device_runtime_api.h>",
+    r"(?:__)?half2?": "<cuda_fp16.h>",
+    r"(?:__)?nv_bfloat16\w*": "<cuda_bf16.h>",
+    r"CUtensorMap": "<cuda.h>",
+}
+#: Place of errors in the names of the functions to instantiate, which are no part of the source.
+_OF_NAMES = "__nv_name_map("
 #: Packages of other headers, by the beginning of their names.
 _PACKAGES = {
     r"curand": "pip install nvidia-curand",
@@ -143,23 +166,40 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
 
 
 def _with_remedy(log: str) -> str:
-    """Return a log whose error about an unknown option or a missing header says what to do."""
+    """Return a log whose error about an option, a header or a name says what to do."""
     if match := _NO_OPTION.search(log):
         return f"{match[0]}; NVRTC lacks some options of nvcc: leave it out of the options hook"
-    match = _NO_HEADER.search(log)
-    if match is None:
-        return log
-    header = match["header"]
+    if match := _NO_HEADER.search(log):
+        return _after(match, _remedy_of_header(match["header"]))
+    if match := _HOST_CODE.search(log):
+        return _after(match, f"{_IS_HOST_CODE}, or give -default-device in the options hook")
+    if match := _UNDEFINED.search(log):
+        return _after(match, _remedy_of_name(match["name"], _OF_NAMES in match[0]))
+    return log
+
+
+def _after(match: re.Match[str], remedy: str) -> str:
+    """Return the log of a match with a remedy after the error."""
+    log = match.string
+    return f"{log[: match.end()]}; {remedy}{log[match.end() :]}" if remedy else log
+
+
+def _remedy_of_header(header: str) -> str:
     of_package = [text for start, text in _PACKAGES.items() if re.match(start, header)]
     if _OF_CUDA.match(header):
-        remedy = install("nvrtc")
-    elif of_package:
-        remedy = of_package[0]
-    elif "." in header:
-        remedy = 'name its folder: @k.options with [f"-I{Path(__file__).parent}"]'
-    else:
-        remedy = "NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"
-    return f"{log[: match.end()]}; {remedy}{log[match.end() :]}"
+        return install("nvrtc")
+    if of_package:
+        return of_package[0]
+    if _OF_HOST.match(header) or "." not in header:
+        return "NVRTC has no host code; put the include under #ifndef __CUDACC_RTC__"
+    return 'name its folder: @k.options with [f"-I{Path(__file__).parent}"]'
+
+
+def _remedy_of_name(name: str, is_entry: bool) -> str:
+    if is_entry:
+        return f"the source has no kernel {name}: name one by Launch(entry=...)"
+    headers = (header for names, header in _HEADERS_OF_NAMES.items() if re.fullmatch(names, name))
+    return "".join(f"nvcc includes its header, NVRTC does not: #include {h}" for h in headers)
 
 
 def expressions(source: str, entries: Sequence[str]) -> list[str]:
