@@ -279,6 +279,15 @@ def test_sizes_are_problem_fields_and_other_numbers_are_left_to_do(
     assert f"argument image: write its size {4112 * 2064} in terms of p" in capsys.readouterr().err
 
 
+def test_sizes_of_any_case_are_fields_in_lower_case(tmp_path: Path) -> None:
+    text = CONVOLUTION.replace("width", "imageWidth")
+    (kernel,) = ported(tmp_path, text)
+    assert kernel.first_problem("cuda") == Problem(image_width=4096, y=2048)
+    problem = Problem(image_width=100, y=80)
+    arguments = kernel.call_hook("arguments", problem, Draw(exact=False, key=0))
+    assert arguments["imageWidth"] == 100
+
+
 def test_the_script_of_the_documents_becomes_the_example_beside_it(tmp_path: Path) -> None:
     folder = Path(__file__).parents[1] / "examples" / "kernel_tuner"
     (made,) = ported(tmp_path, (folder / "tune_vector_add.py").read_text())

@@ -83,6 +83,19 @@ def test_a_signature_becomes_parameters_problem_launch_and_arguments(tmp_path, c
     assert {file.name for file in (tmp_path / "spaces").iterdir()} == {"heat.py", "scale.py"}
 
 
+def test_sizes_of_any_case_become_fields_in_lower_case(tmp_path):
+    text = (
+        "__global__ void f(float* out, int B, int numberOfAtoms, unsigned int C3, float Scale) {}"
+    )
+    assert new(tmp_path, written(tmp_path, "f.cu", text)) == 0
+    made = loaded(tmp_path, "f")
+    (problem,) = made.problems["cuda"]
+    assert list(problem) == ["b", "number_of_atoms", "c3"]
+    arguments = made.hooks["arguments"](problem, Draw(exact=False, key=1))
+    assert list(arguments) == ["out", "B", "numberOfAtoms", "C3", "Scale"]
+    assert [arguments[name] for name in ("B", "numberOfAtoms", "C3")] == list(problem.values())
+
+
 def test_types_of_cuda_headers_are_known(tmp_path, capsys):
     text = (
         "__global__ void f(const __nv_bfloat16* x, __nv_fp8_e4m3* q, __nv_fp4x2_e2m1* r, int n) {}"

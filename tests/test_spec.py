@@ -57,7 +57,7 @@ def test_a_declaration_reads_back():
         ({"n": (1, 2)}, r"n is a parameter and a problem field; rename one"),
         ({"lda": (1, 2), "layout": {"lda": 0}}, r"lda is a parameter and a problem field"),
         ({"backends": ["hip"]}, r"backends: unknown backend 'hip'.*known: cuda, opencl"),
-        ({"problems": [Problem(N=1)]}, r"problem field 'N' must be lower_case"),
+        ({"problems": [Problem(N=1)]}, r"problem field 'N' must be in lower case: 'n'"),
         (
             {"problems": [Problem(n=1), Problem(m=1)]},
             r"problem \(m=1\) has other fields than \(n\)",

@@ -32,7 +32,7 @@ import numpy as np
 import autotune
 from autotune.errors import UsageError
 from autotune.interop.ported import refuse_unreadable, space_text, write_new
-from autotune.kernel.names import fault
+from autotune.kernel.names import fault, field_name
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
 _POSITIONS = (
@@ -314,10 +314,10 @@ class _TuneCall:
 
     def _read_problem(self) -> tuple[list[str], dict[str, int]]:
         scalars = {
-            name: int(value)
+            field_name(name): int(value)
             for name, value in self._arguments.items()
             if isinstance(value, int | np.integer) and value > 1
-            if name not in self._parameters and not fault("problem field", name)
+            if name not in self._parameters and not fault("problem field", field_name(name))
         }
         fields: dict[str, int] = {}
         expressions = []
@@ -368,7 +368,8 @@ class _TuneCall:
     def _made(self, name: str, value: Any) -> str:
         if isinstance(value, bool | int | float | np.generic):
             number = value.item() if isinstance(value, np.generic) else value
-            text = f"p.{name}" if self._fields.get(name) == number else repr(number)
+            field = field_name(name)
+            text = f"p.{field}" if self._fields.get(field) == number else repr(number)
             is_default_type = isinstance(value, np.int32 | np.float32 | int | float)
             return text if is_default_type else f"np.{np.dtype(type(value))}({text})"
         if not isinstance(value, np.ndarray):

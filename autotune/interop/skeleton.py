@@ -18,7 +18,7 @@ from typing import Any
 from autotune.element_types import ENCODED_TYPES
 from autotune.errors import UsageError
 from autotune.interop.ported import refuse_unreadable, space_text, write_new
-from autotune.kernel.names import fault
+from autotune.kernel.names import fault, field_name
 
 #: NumPy's type of each C++ type of an argument, without ``const`` and ``std::``.
 _TYPES = {
@@ -359,16 +359,17 @@ def _common(
         plain = f"{argument.name}_{'array' if argument.is_array else 'value'}"
         other = f"argument_{number}" if fault("argument", plain) else plain
         names.append(argument.name if is_usable else other)
-    sizes = [
-        name
+    sizes = {
+        name: field_name(name)
         for name, argument in zip(names, arguments, strict=True)
         if not argument.is_array and argument.dtype.lstrip("u").startswith("int")
-        if not fault("problem field", name)
-    ]
-    problem = dict.fromkeys(sizes, _SIZE) if len(sizes) > 1 else {(sizes or ["n"])[0]: _ONE_SIZE}
-    shape = " * ".join(f"p.{name}" for name in list(problem)[:2])
+        if not fault("problem field", field_name(name))
+    }
+    fields = list(dict.fromkeys(sizes.values()))
+    problem = dict.fromkeys(fields, _SIZE) if len(fields) > 1 else {(fields or ["n"])[0]: _ONE_SIZE}
+    shape = " * ".join(f"p.{field}" for field in list(problem)[:2])
     made = {
-        name: _made(argument, name, shape, problem, todos)
+        name: _made(argument, name, shape, sizes, todos)
         for name, argument in zip(names, arguments, strict=True)
     }
     arrays = [name for name, argument in zip(names, arguments, strict=True) if argument.is_array]
@@ -394,9 +395,9 @@ def _common(
 
 
 def _made(
-    argument: _FunctionArgument, name: str, shape: str, problem: Mapping[str, int], todos: list[str]
+    argument: _FunctionArgument, name: str, shape: str, sizes: Mapping[str, str], todos: list[str]
 ) -> str:
-    """Return the expression of an argument in the space file."""
+    """Return the expression of an argument in the space file; `sizes` are problem fields by argument."""
     dtype = argument.dtype
     is_known = dtype in _TYPES.values() and (dtype not in ENCODED_TYPES or argument.is_array)
     if not is_known:
@@ -405,8 +406,8 @@ def _made(
     if argument.is_array and not argument.is_const:
         return f'Out({shape}, "{dtype}")'
     if not argument.is_array:
-        if name in problem:
-            return f"p.{name}" if dtype == "int32" else f"np.{dtype}(p.{name})"
+        if name in sizes:
+            return f"p.{sizes[name]}" if dtype == "int32" else f"np.{dtype}(p.{sizes[name]})"
         return f"np.{dtype}(rng.uniform(0.5, 2.0))" if "float" in dtype else f"np.{dtype}(1)"
     if dtype in ENCODED_TYPES:
         return f'rng.standard_normal({shape}, dtype="{dtype}")'

@@ -83,6 +83,11 @@ def fault(kind: str, name: object) -> str:
     return ""
 
 
+def field_name(argument: str) -> str:
+    """Return the problem field for an argument, in lower case: ``number_of_atoms`` for ``numberOfAtoms``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", argument).lower()
+
+
 def check_known(where: str, kind: str, names: Iterable[str], known: Collection[str]) -> None:
     """Raise `SpecError` for the first name that is not among the known names."""
     for name in names:
@@ -145,7 +150,11 @@ def fields_of(
     for name in (*fields, *layout):
         refuse(
             (name in parameters, f"{name} is a parameter and a problem field; rename one"),
-            (name != name.lower(), f"problem field {name!r} must be lower_case"),
+            (
+                name != name.lower(),
+                f"problem field {name!r} must be in lower case: {field_name(name)!r}; the kernel's "
+                "argument may keep its name",
+            ),
             (wrong := fault("problem field", name), wrong),
         )
     for problem in problems:
