@@ -319,6 +319,18 @@ def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_p
         check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, WRONG)), [], 1, 0)
 
 
+def test_registers_are_those_of_the_functions_that_are_launched(tmp_path):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    file = write_space(tmp_path, CUDA_ONLY)
+    (small,) = check_kernel(load_file(file), ["sm_90"], 1, 0).samples
+    sums = "".join(f"float y{i} = x[{i}]; " for i in range(64))
+    stores = "".join(f"x[{i}] = y{i} * y{63 - i}; " for i in range(64))
+    with (tmp_path / "kernels/scale.cu").open("a") as source:
+        source.write(f'\nextern "C" __global__ void larger(float* x) {{ {sums} {stores} }}\n')
+    (same,) = check_kernel(load_file(file), ["sm_90"], 1, 0).samples
+    assert same["registers"] == small["registers"] < 64
+
+
 def test_outputs_with_several_right_values_are_said_to_be_compared_by_their_function(tmp_path):
     matches = (
         "@scale.reference",

@@ -99,6 +99,12 @@ BINARY = Binary(
 )
 
 
+def test_functions_of_a_binary_are_those_that_are_launched():
+    two = Binary(b"", (*BINARY.entries, CompiledFunction("other", registers=255)), "", "key")
+    assert two.launched(["k"]) == BINARY.entries
+    assert two.launched(["names in no report"]) == two.entries
+
+
 def over(binary=None, device=DEVICE, **launch):
     given = Launch(**{"grid": (1, 1, 1), "block": (128, 1, 1), "entry": "k", **launch})
     return binding.exceeded_limit(binding.LaunchSequence((Fill("out"), given)), binary, device)

@@ -211,6 +211,14 @@ def test_a_refused_launch_is_this_configurations_failure(worker, job):
     assert measured(worker, job()).status is Status.OK
 
 
+def test_a_measurement_has_the_functions_that_were_launched(worker, job):
+    given = job()
+    real = binary(given)
+    more = replace(real, entries=(*real.entries, replace(real.entries[0], name="other")))
+    found = worker.measure(given, C, more, RULE, ())
+    assert (found.status, found.entries) == (Status.OK, real.entries)
+
+
 def test_a_binary_that_cannot_be_loaded_is_a_failed_launch(worker, job):
     given = job()
     real = binary(given)

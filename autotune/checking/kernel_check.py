@@ -304,7 +304,7 @@ class _DeviceCheck:
             self._bind(launches, configuration, problem, done.binary)
         except (LaunchError, SpecError) as error:
             return SampleResult.without_success("failed", str(error))
-        entries = done.binary.entries
+        entries = done.binary.launched([name or "" for name in names])
         registers = max((function.registers or 0 for function in entries), default=None)
         spilled = sum(function.spill_bytes or 0 for function in entries)
         return SampleResult("compiled", registers, spilled)

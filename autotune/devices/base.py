@@ -5,7 +5,7 @@ Any process can use a `Backend`. Only the worker process makes an `Executor`, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -197,6 +197,13 @@ class Binary:
     def entry(self, name: str) -> CompiledFunction | None:
         """Return a function by name, or None."""
         return next((entry for entry in self.entries if entry.name == name), None)
+
+    def launched(self, names: Collection[str]) -> tuple[CompiledFunction, ...]:
+        """Return the functions of these names; all functions if the binary has none of them.
+
+        A source with several kernels may have a larger one that this configuration does not launch.
+        """
+        return tuple(entry for entry in self.entries if entry.name in names) or self.entries
 
     def symbol(self, name: str) -> str:
         """Return the name of a function in the code."""

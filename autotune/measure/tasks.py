@@ -187,6 +187,7 @@ def _verified(draft: Measurement, ready: Launchable) -> Measurement:
     launches = complete_launches(ready.plan, ready.binary).launches
     return replace(
         draft,
+        entries=ready.binary.launched([str(launch.entry) for launch in launches]),
         checks=ready.verify(),
         verify_s=time.perf_counter() - start,
         dynamic_shared_bytes=max(launch.shared_bytes for launch in launches),
