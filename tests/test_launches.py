@@ -345,6 +345,21 @@ def test_conditions_join_with_and(m, n):
     assert value_of(joined.json, {"m": m, "n": n}) == int(m % 4 == 0 and n >= 8)
 
 
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_conditions_compare_and_join_as_in_python(m, n):
+    a, b = Symbol("m"), Symbol("n")
+    conditions = [
+        (a < b, m < n),
+        (a < 4, m < 4),
+        (a > 4, m > 4),
+        (a > b, m > n),
+        (a != b, m != n),
+        ((a == 3) | (b > 5), m == 3 or n > 5),
+    ]
+    for traced, expected in conditions:
+        assert value_of(traced.json, {"m": m, "n": n}) == int(expected)
+
+
 def test_numpy_integers_are_integers():
     assert (Symbol("m") + np.int32(3)).json == ["+", "m", 3]
     assert (np.int64(3) - Symbol("m")).json == ["-", 3, "m"]
@@ -354,7 +369,7 @@ def test_branching_on_a_symbol_is_refused():
     m: Any = Symbol("m")
     branches: tuple[Callable[[], Any], ...] = (
         lambda: bool(m),
-        lambda: m != 3,
+        lambda: 0 < m < 3,
         lambda: range(m),
         lambda: float(m),
         lambda: [1, 2][m],

@@ -65,13 +65,30 @@ class Symbol:
     __eq__ = _recorder("==")
     __le__, __ge__ = _recorder("<="), _recorder("<=", swapped=True)
 
+    # Conditions in terms of the operators above, which readers of records know.
+    def __lt__(self, other: Any) -> Any:
+        return self + 1 <= other
+
+    def __gt__(self, other: Any) -> Any:
+        return self - 1 >= other
+
+    def __ne__(self, other: object) -> Any:
+        return (self == other) == 0
+
+    def __or__(self, other: Any) -> Any:
+        return ((self == 0) & (other == 0)) == 0
+
+    __ror__ = __or__
+
     def __neg__(self) -> Symbol:
         return Symbol(["-", 0, self.json])
 
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
-        raise UntraceableError("a symbolic integer has no truth value; use minimum and maximum")
+        raise UntraceableError(
+            "a symbolic integer has no truth value; use minimum and maximum, in conditions & and |"
+        )
 
     def __index__(self) -> int:
         raise UntraceableError("a symbolic integer has no value")
