@@ -80,6 +80,16 @@ def test_a_macro_that_is_used_replaces_no_name(job, source, value):
     assert not replaced_name(replace(job, source=source, defines=(("P", value),)))
 
 
+def test_a_macro_in_place_of_a_name_of_a_header_is_named(job):
+    log = "h.hpp(6): error: expected a type\n  template <class T, int... I, int... K>\n      ^\n"
+    macros = replace(job, defines=(("T", "float"), ("I0", "1"), ("K", "2048")))
+    assert replaced_name(macros, log) == (
+        "the parameter or macro K replaces the name K in 'template <class T, int... I, int... K>'; "
+        "rename the parameter or field, or return the macros without it by @k.defines"
+    )
+    assert not replaced_name(macros, "h.hpp(6): error: no\n  x = K;\n")
+
+
 def test_a_replaced_name_stands_before_the_message_of_the_compiler(job):
     failed = compile_now(replace(job, defines=(("factor", "3"), *job.defines)))
     assert re.match(

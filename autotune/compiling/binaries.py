@@ -75,7 +75,7 @@ def compile_now(job: CompileJob) -> Compiled:
         _refuse_changed(job.headers)
         is_resource = isinstance(error, ResourceError)
         failure = CompileFailure.RESOURCES if is_resource else CompileFailure.REJECTED
-        clash = replaced_name(job) if is_dialect and not is_resource else ""
+        clash = replaced_name(job, str(error)) if is_dialect and not is_resource else ""
         message = ": ".join(filter(None, (clash, first_error(str(error)))))
         return Compiled(None, message, time.perf_counter() - start, failure)
     _refuse_changed(job.headers)

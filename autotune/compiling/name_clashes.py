@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 
 from autotune.compiling.job import CompileJob
@@ -48,6 +49,12 @@ _NO_TYPE = frozenset(
         """,
     )
 )
+#: Beginning of a declaration in a line of a header, as far as the name; often a parameter of a template.
+_BEFORE_NAME = re.compile(
+    r"\b(?:auto|bool|class|double|float|int|typename|unsigned|\w+_t)(?:\s*\.\.\.)?\s+"
+)
+#: What to do about a macro that replaces a name of somebody else's header.
+_NO_MACRO = "rename the parameter or field, or return the macros without it by @k.defines"
 #: The value of a macro that stands for a type or a function, which a source may use in a declaration.
 _TYPE_NAME = re.compile(r"[A-Za-z_][\w:<>, *&]*")
 
@@ -65,19 +72,30 @@ def replaced_word(job: CompileJob) -> str:
     return ""
 
 
-def replaced_name(job: CompileJob) -> str:
+def replaced_name(job: CompileJob, log: str = "") -> str:
     """Return a message if a macro of a job replaces a name that its source declares; else empty.
 
     A compiler rejects most of such sources, so call this after an error: the search of the source is rough.
+    The log of the compiler quotes lines of headers that the source does not contain.
     """
     places = _declared(job.source)
     for name, value in job.defines:
         is_word = value.startswith(f"{name}_")  # the value of a parameter that is a text
-        if name in places and (is_word or not _TYPE_NAME.fullmatch(value)):
-            return (
-                f"the parameter or macro {name} replaces the name {name} in {places[name]}; rename one "
-                "of the two"
-            )
+        if is_word or not _TYPE_NAME.fullmatch(value):
+            place = places.get(name) or _quoted(name, log)
+            if place:
+                return f"the parameter or macro {name} replaces the name {name} in {place}; " + (
+                    "rename one of the two" if name in places else _NO_MACRO
+                )
+    return ""
+
+
+def _quoted(name: str, log: str) -> str:
+    """Return the line of a compile log that declares a name after an error; empty if there is none."""
+    declared = re.compile(rf"{_BEFORE_NAME.pattern}{re.escape(name)}\b")
+    for line, after in pairwise(log.splitlines()):
+        if ": error: " in line and declared.search(after):
+            return f"'{after.strip()}'"
     return ""
 
 
