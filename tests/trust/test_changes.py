@@ -24,7 +24,7 @@ PROGRAM = """
 int main() {{
   const long long sizes[] = {{{sizes}}};
   for (long long n : sizes) {{
-    const auto c = autotune::k::lookup(autotune::k::device::{device}, n);
+    const auto c = autotune::k::lookup(autotune::k::device::{device}, n).value();
     std::printf("%d %u\\n", c.BLOCK, c.grid(n).x);
   }}
 }}

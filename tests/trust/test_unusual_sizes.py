@@ -70,7 +70,7 @@ FAULTS = {
     "an index is 32 bits wide": (("((i64)BID(2) * rows + row) * columns",
                                   "(int)(((unsigned)BID(2) * rows + row) * columns)"),
                                  {"batch": 1, "rows": 50_000, "columns": 50_000}),
-    "a column is 16 bits wide": (("int column", "short column"), {"columns": 40_000, "rows": 1}),
+    "a column is 16 bits wide": (("int column =", "short column ="), {"columns": 40_000, "rows": 1}),
     "long rows end": (("column < columns", "column < columns && column < 20000"),
                       {"rows": 2, "columns": 100_000}),
     "one column is special": (("- x[first]", "- (columns > 1 ? x[first] : 0)"), {"columns": 1}),
