@@ -670,7 +670,7 @@ def test_a_cache_that_is_less_than_half_full_is_looked_through_once(kernel, monk
     monkeypatch.setattr(cache, "entries", lambda kind: looks.append(kind) or entries(kind))
 
     def looked():
-        """Whether one more data set makes this process look."""
+        """Return whether this process looks through the cache for one more data set."""
         before = len(looks)
         prepare_dataset(kernel(), PROBLEM, EXACT, seed=next(seeds))
         return len(looks) > before
