@@ -96,7 +96,7 @@ class CudaBackend:
     def get_ready(self, device: Device) -> None:
         with suppress(ImportError), ThreadPoolExecutor() as pool:  # `open` reports the error
             made = pool.map(partial(checks_code, device.arch, "float32"), ("float", "double"))
-            import cupy  # noqa: F401 - takes a second, in which the compiler works
+            import cupy  # noqa: F401 - while the compiler works
 
             list(made)
 

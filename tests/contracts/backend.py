@@ -122,7 +122,7 @@ class ExecutorContract:
         return made
 
     def intact(self, executor, buffer):
-        """Whether the guard bands of a buffer are as `restore_guards` wrote them."""
+        """Return whether no guard band of a buffer has changed since `restore_guards`."""
         _, (found,), _ = executor.inspect([], [buffer])
         return found
 
