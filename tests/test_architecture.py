@@ -37,7 +37,7 @@ LAYERS = (
     {"devices"},
     {"cache", "project"},
     {"encoding"},
-    {"arrays", "element_types", "files", "values", "vendor"},
+    {"arrays", "element_types", "files", "syntax", "values", "vendor"},
     {"errors"},
 )
 

@@ -16,6 +16,7 @@ from autotune.encoding import decoded, dtype_of, encoded, encoded_type, limits
 from autotune.errors import unknown
 from autotune.kernel.names import OFFSET
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.syntax import parsed
 from autotune.values import Problem
 
 
@@ -108,7 +109,8 @@ class Argument:
     def scalar(self) -> np.generic:
         """Value of a scalar argument in its type."""
         if isinstance(self.value, bytes):
-            structured = np.lib.format.descr_to_dtype(ast.literal_eval(self.members))
+            members = parsed(lambda: ast.literal_eval(self.members))
+            structured = np.lib.format.descr_to_dtype(members)
             return cast(np.generic, np.frombuffer(self.value, structured)[0])
         scalar: np.generic = np.dtype(self.dtype).type(self.value)
         return scalar

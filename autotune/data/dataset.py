@@ -25,6 +25,7 @@ from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import TRUST, fault_of
 from autotune.kernel.source import own_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
+from autotune.syntax import parsed
 from autotune.values import Problem
 
 EXACT, RANDOM = "exact", "random"
@@ -104,7 +105,7 @@ def save_arrays(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def mapped(file: Path, mode: Literal["r", "c"] | None = "r") -> NDArray[Any]:
     """Map the array of a file; ``c`` lets this process change a private copy, None reads it into memory."""
-    array: NDArray[Any] = np.load(file, mmap_mode=mode, allow_pickle=False)
+    array: NDArray[Any] = parsed(lambda: np.load(file, mmap_mode=mode, allow_pickle=False))
     return array
 
 

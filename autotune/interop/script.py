@@ -33,6 +33,7 @@ import autotune
 from autotune.errors import UsageError
 from autotune.interop.ported import refuse_unreadable, space_text, write_new
 from autotune.kernel.names import fault, field_name
+from autotune.syntax import parsed
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
 _POSITIONS = (
@@ -423,7 +424,7 @@ def _over_parameters(
     text: str, parameters: Mapping[str, Any], known: Mapping[str, Any], holder: str
 ) -> str:
     """Return an expression with the names of the space file; ValueError if it has other names."""
-    tree = ast.parse(text.strip(), mode="eval").body
+    tree = parsed(lambda: ast.parse(text.strip(), mode="eval")).body
     called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Name) or (node in called and node.id in _CALLABLE):
@@ -437,7 +438,8 @@ def _over_parameters(
 def _body_of(function: FunctionType) -> tuple[str, dict[str, Any]]:
     """Return the expression that a function returns, and the values of the outer names in it."""
     code, bodies = function.__code__, []
-    for node in ast.walk(ast.parse(Path(code.co_filename).read_text(encoding="utf-8"))):
+    text = Path(code.co_filename).read_text(encoding="utf-8")
+    for node in ast.walk(parsed(lambda: ast.parse(text))):
         match node:
             case ast.Lambda(_, body) if code.co_name == "<lambda>":
                 is_named = True

@@ -19,6 +19,7 @@ from autotune.element_types import ENCODED_TYPES
 from autotune.errors import UsageError
 from autotune.interop.ported import refuse_unreadable, space_text, write_new
 from autotune.kernel.names import fault, field_name
+from autotune.syntax import parsed
 
 #: NumPy's type of each C++ type of an argument, without ``const`` and ``std::``.
 _TYPES = {
@@ -286,7 +287,7 @@ def _over(text: str, names: Mapping[str, str]) -> str:
 def _python_function(text: str, name: str, file: str) -> ast.FunctionDef:
     """Return a function of a Python file; `UsageError` if the file has none of that name."""
     try:
-        tree = ast.parse(text)
+        tree = parsed(lambda: ast.parse(text))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise UsageError(f"{file}: is not Python: {error}") from None
     for node in tree.body:

@@ -19,6 +19,7 @@ from autotune.kernel.declaration import line_of
 from autotune.kernel.modules import fault_of, refuse_foreign
 from autotune.kernel.spec import Kernel
 from autotune.project import STUDY, bundled_project, current_folder, project_of, space_places
+from autotune.syntax import parsed
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ def _listing(file: Path) -> Listing:
             return Listing(
                 file.stem, file, f"not allowed to run: {fault.place}: {fault.reason}", True
             )
-        tree = ast.parse(file.read_text(encoding="utf-8-sig"))
+        text = file.read_text(encoding="utf-8-sig")
+        tree = parsed(lambda: ast.parse(text))
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
     except (OSError, ValueError, MemoryError, RecursionError) as error:

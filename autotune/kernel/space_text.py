@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from autotune.files import content_fingerprint
 from autotune.kernel.modules import files_of, home_of
+from autotune.syntax import parsed
 
 #: Classes whose calls declare a kernel or a source.
 _DECLARING = frozenset({"Kernel", "Source"})
@@ -94,7 +95,7 @@ class _Reached:
         data = file.read_bytes()
         self._files[file] = content_fingerprint(data)
         try:
-            tree = ast.parse(data.decode("utf-8-sig"))
+            tree = parsed(lambda: ast.parse(data.decode("utf-8-sig")))
             self._drop_lists(tree)
             text = _dumped(tree)
         except (SyntaxError, ValueError, RecursionError):  # binary, broken, or deeply nested

@@ -20,6 +20,7 @@ from typing import Any
 
 from autotune.errors import SpecError
 from autotune.languages.base import Files
+from autotune.syntax import parsed
 
 #: The line before the text of each module.
 _MODULE = re.compile(r"^#: module (\S+)$\n", re.MULTILINE)
@@ -60,7 +61,7 @@ def cut(file: Path, functions: Sequence[str], files: Files) -> str:
 @cache
 def function_parameters(text: str, function: str) -> tuple[FunctionParameter, ...]:
     """Return the parameters of a function of a slice; see `cut`."""
-    nodes = ast.parse(_parts(text)[-1][1]).body
+    nodes = _parsed(_parts(text)[-1][1]).body
     found = [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function]
     if not found:
         raise SpecError(
@@ -254,7 +255,7 @@ class _Slicer:
 
 @lru_cache(_TREES)
 def _parsed(text: str) -> ast.Module:
-    return ast.parse(text)
+    return parsed(lambda: ast.parse(text))
 
 
 @lru_cache(_STATEMENTS)

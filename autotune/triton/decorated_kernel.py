@@ -12,6 +12,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from autotune.data.dataset import mapped
 from autotune.devices.device import Device
 from autotune.encoding import dtype_of, encoded_type
 from autotune.kernel.expression import UntraceableError
@@ -200,7 +201,7 @@ def _drawn(value: PassedArray | bool | int | float, rng: Any) -> Any:
     # The exact data set has random numbers instead of the caller's: so a missing write shows, even if the
     # caller's memory already held the result.
     if value.file and not (is_float and rng.exact):
-        array = np.load(value.file, mmap_mode="r")
+        array = mapped(Path(value.file))
         return InOut(array.view(dtype_of(element.name)) if element else array)
     if value.dtype == "bfloat16":  # numbers from 1/8 to 2
         return InOut(BFloat16(rng.integers(0x3E00, 0x4000, value.shape, np.uint16)))
