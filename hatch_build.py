@@ -1,6 +1,7 @@
 """Put kernels, spaces, measured reports and what C++ programs find into the wheel, as ``autotune/_bundled/``.
 
-An editable install gets none of it: there the folders beside ``autotune/`` are used.
+An editable install gets none of it: there the folders beside ``autotune/`` are used. Both get a ``.pth`` file,
+with which Python begins if ``AUTOTUNE_TRITON`` is set; see `autotune.triton.installing`.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 FOLDERS = ("kernels", "spaces", "cpp/cmake", "cpp/pkgconfig", "cpp/include/autotune")
 CACHED = "__pycache__"
 REPORTS = ("reports/**/*.json",)
+STARTUP = "autotune/triton/kernel_autotune.pth"
 MEASURED_ON_CPU = "opencl_"  # git-ignored folders: one machine's CPU is nobody else's
 
 
@@ -20,9 +22,11 @@ class BundleHook(BuildHookInterface):
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Add the files to hatchling's ``force_include``."""
-        if version == "editable":
-            return
         root = Path(self.root)
+        if version == "editable":
+            build_data["force_include_editable"][str(root / STARTUP)] = Path(STARTUP).name
+            return
+        build_data["force_include"][str(root / STARTUP)] = Path(STARTUP).name
         paths = [
             path
             for folder in FOLDERS

@@ -311,17 +311,16 @@ def test_as_many_calls_as_were_recorded_are_problems(layers, monkeypatch):
     assert len(kernel.calls) == 1100
 
 
-def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
+def test_host_arrays_are_left_to_triton_where_nothing_interprets(layers, monkeypatch, caplog):
     monkeypatch.syspath_prepend(str(layers.parent))
     import layers as module
 
     x = np.ones(4, np.float32)
-    with pytest.raises(UsageError, match="add: its arrays are in host memory"):
+    with pytest.raises((RuntimeError, ValueError)):  # Triton finds no driver, or no GPU array
         module._add[(1,)](x, x, x, 4, 1.0)
+    assert "_add: left to triton.autotune: a call has no array on a GPU" in caplog.text
     with pytest.raises(ValueError, match="Conflicting meta-parameters: BLOCK"):
         module._add[(1,)](x, x, x, 4, 1.0, BLOCK=64)
-    with pytest.raises(TypeError, match="add takes 7 arguments, not 8"):
-        module._add[(1,)](x, x, x, 4, 1.0, 64, True, 2)
     with pytest.raises(UsageError, match=r"layers.py has no function 'zero' decorated"):
         find_kernel(f"{layers}:zero")
 
@@ -337,7 +336,7 @@ def test_host_arrays_are_refused_where_nothing_interprets(layers, monkeypatch):
         ({"BLOCK": 64}, r"BLOCK=64: give a tuple of values, as BLOCK=\(64, 128\)"),
         ({"BLOCK": ()}, r"BLOCK=\(\): give a tuple of values"),
         ({"BLOCK": "64"}, "BLOCK='64': give a tuple of values"),
-        ({"configs": [{"BLOCK": 64}]}, "configs must be a list of triton.Config"),
+        ({"configs": [], "BLOCK": (1, 2)}, r"give configs=\[...\], or parameters"),
         ({"BLOCK": (1, 2), "key": "MNK"}, r"key='MNK': give a list of names"),
     ],
 )

@@ -98,6 +98,16 @@ def _kernels(spaces: Path) -> dict[str, list[str]]:
     }
 
 
+def test_python_begins_with_its_startup_file(built: Path, tmp_path: Path) -> None:
+    """``AUTOTUNE_TRITON`` is read by the file that the wheel puts next to the package."""
+    code = "import sys; print([type(finder).__name__ for finder in sys.meta_path][0])"
+    for value, first in (("1", "_AfterImport"), ("", "type")):
+        environ = {**os.environ, "AUTOTUNE_TRITON": value}
+        command = [built, "-I", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout.strip() == first
+
+
 def test_its_kernels_are_those_of_the_checkout(built: Path, tmp_path: Path) -> None:
     """Sources with includes and modules, space files with theirs: no shipped record is stale."""
     code = "import json\nfrom pathlib import Path\n"

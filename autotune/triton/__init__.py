@@ -2,6 +2,7 @@
 
 ================== ========================================================
 `decorator`        the decorator; calls of a decorated function
+`installing`       the decorator in place of `triton.autotune`, for whole libraries
 `options`          arguments of the decorator; its list of configurations
 `function`         a decorated function, and the description of a call
 `reader`           the key of a call, and its arguments for a launch
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.triton.decorator import Decorated, autotune
+    from autotune.triton.installing import install, uninstall
 
-__all__ = ["Decorated", "autotune"]
+__all__ = ["Decorated", "autotune", "install", "uninstall"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,6 +28,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'autotune.triton' has no attribute {name!r}")
     from autotune.errors import needing
 
+    if name.endswith("install"):
+        from autotune.triton import installing
+
+        return getattr(installing, name)
     with needing("autotune.triton"):
         from autotune.triton import decorator
     return getattr(decorator, name)

@@ -115,7 +115,10 @@ def passed(name: str, value: Any, place: int) -> tuple[Any, str, Operand | None]
 
     ``place`` is its position in the call. Raise `UsageError` if only Triton can launch it.
     """
-    kind = kind_of(value)
+    try:
+        kind = kind_of(value)
+    except UsageError:
+        raise UsageError(f"{name} is a {type(value).__name__}") from None
     if not isinstance(kind, Library):
         if isinstance(value, bool):
             return value, "bool", None

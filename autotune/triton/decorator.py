@@ -1,21 +1,23 @@
 """`autotune`: takes the arguments of `triton.autotune`; records and verifies results.
 
 A call uses the recorded configuration. Without a record, a worker process tunes it on copies of its arrays.
-The launch code is that of `autotune.load`. Triton launches calls with other arguments than arrays and numbers.
+The launch code is that of `autotune.load`. A `Decorated` is a tuner of Triton, too: Triton tunes and launches
+every call that fails here.
 """
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace as changed
 from triton.runtime.autotuner import Autotuner, Config
+from triton.runtime.jit import MockTensor
 
 from autotune.calling.choice import Choice, LaunchPlan
 from autotune.calling.first_call import MAX_CALLS, CallCache, put
@@ -35,12 +37,14 @@ from autotune.triton.calls import (
     with_ranges,
 )
 from autotune.triton.decorated_kernel import DecoratedKernel
-from autotune.triton.function import NewCall, TritonFunction
-from autotune.triton.options import Options, argument_names, listed_configurations
+from autotune.triton.function import NewCall, TritonFunction, is_interpreted
+from autotune.triton.options import Options, check_is_jit, check_names, listed_configurations
 from autotune.triton.reader import Reader, reading
 from autotune.triton.recorder import is_recording, kernel_of_recorded, record
 from autotune.triton.tuning import chosen
 from autotune.values import Configuration
+
+_log = logging.getLogger("autotune")
 
 
 def autotune(
@@ -50,6 +54,12 @@ def autotune(
     reset_to_zero: Sequence[str] | None = None,
     restore_value: Sequence[str] | None = None,
     pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
     *,
     reference: Callable[..., Mapping[str, Any]] | None = None,
     tolerance: float | None = None,
@@ -63,8 +73,9 @@ def autotune(
     Parameters
     ----------
     configs, key, prune_configs_by, reset_to_zero, restore_value, pre_hook
-        The arguments of `triton.autotune`. Hooks may fill arrays (``zero_``, ``fill_``). Its other
-        arguments, which control measuring, are ignored.
+        The arguments of `triton.autotune`. Hooks may fill arrays (``zero_``, ``fill_``).
+    post_hook, warmup, rep, use_cuda_graph, do_bench, cache_results
+        For calls that Triton tunes.
     reference : callable, optional
         Takes arguments by name, arrays as float64; returns a dict of the arrays that the kernel writes.
         Without a reference the configurations must agree.
@@ -90,19 +101,50 @@ def autotune(
     Raises
     ------
     UsageError
-        If an argument is invalid, or there are more than 20,000 configurations.
+        If an argument that `triton.autotune` does not have is invalid, or there are more than 20,000
+        configurations.
     """
     options = Options(reference, tolerance, tune, budget, name)
     listed = listed_configurations(configs, key, parameters)
     options.check()
-    hooks = {"pre_hook": pre_hook, "prune_configs_by": prune_configs_by}
+    measuring = warmup, rep, use_cuda_graph, do_bench, cache_results
 
     def decorated(fn: Any) -> Decorated:
-        names = argument_names(fn, key, listed)
-        restored = reset_to_zero, restore_value
-        return Decorated(options, fn, names, listed, list(key), *restored, **hooks)
+        check_is_jit(fn)
+        if parameters:
+            check_names(fn, key, parameters)
+        arrays, hooks = (reset_to_zero, restore_value), (pre_hook, post_hook)
+        return Decorated(
+            options,
+            fn,
+            fn.arg_names,
+            listed,
+            list(key),
+            *arrays,
+            *hooks,
+            prune_configs_by,
+            *measuring,
+        )
 
     return decorated
+
+
+class LaunchedKernel:
+    """Triton's compiled kernel, which calls return; Triton compiles it when an attribute is first used."""
+
+    def __init__(self, fn: Any, call: NewCall, config: Config) -> None:
+        arguments = {
+            name: MockTensor(value.dtype) if name in call.operands else value
+            for name, value in call.bound.items()
+        }
+        self._compile = partial(fn.warmup, grid=(1,), **arguments, **config.all_kwargs())
+
+    @cached_property
+    def _kernel(self) -> Any:
+        return self._compile()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
 
 
 @dataclass(eq=False)
@@ -110,10 +152,12 @@ class _Answer:
     """The answer for all calls with one key."""
 
     config: Config
-    #: Prepares the call for a grid and arguments by name; None if Triton launches it.
-    make: Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]] | None = None
+    #: Prepares the call for a grid and arguments by name.
+    make: Callable[[tuple[int, ...], Mapping[str, Any]], Callable[..., Any]]
     #: Arguments of the grid function that the caller does not pass.
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any]
+    #: What calls return.
+    launched: LaunchedKernel
     #: Prepared calls by grid.
     by_grid: dict[tuple[int, ...], Callable[..., Any]] = field(default_factory=dict)
     #: False while a search in the background tunes the call, and while a graph captures it.
@@ -129,16 +173,47 @@ class Decorated(Autotuner):  # type: ignore[misc]
         The configuration of the last call.
     """
 
-    def __init__(self, options: Options, *args: Any, **hooks: Any) -> None:
-        super().__init__(*args, **hooks)
-        self._function = TritonFunction(self.fn, self.base_fn, self.keys, self.configs, options)
-        self.name = self._function.name
-        #: Readers by the types and names of a call's values.
-        self._readers: dict[object, Reader] = {}
+    fn: Any
+    _do_bench: Any
+
+    def __init__(self, options: Options, *args: Any) -> None:
+        super().__init__(*args)
+        self._readers: dict[object, Reader] = {}  # by the types and names of a call's values
         self._numbers = count()
         self._answers = CallCache()
+        #: Keys of calls, and types and names of their values, that are left to Triton.
+        self._left: dict[object, None] = {}
+        self._reasons = set[str]()
+        self._described: TritonFunction | UsageError
+        try:
+            self._described = TritonFunction(
+                self.fn, self.base_fn, self.keys, self.configs, options
+            )
+        except UsageError as error:
+            self._described = error
+        self._is_interpreted = is_interpreted(self.fn)
+        if self._is_interpreted:
+            self.fn = _Interpreted(self.fn)
+            # The first configuration runs, as nothing is faster.
+            self._do_bench = self._do_bench or (lambda call, quantiles: [1.0] * len(quantiles))
 
-    def __getitem__(self, grid: Any) -> Callable[..., None]:
+    @property
+    def _function(self) -> TritonFunction:
+        if isinstance(self._described, UsageError):
+            raise UsageError(self._described)
+        return self._described
+
+    @property
+    def name(self) -> str:
+        """Return the name of the function's records."""
+        return self._function.name
+
+    @property
+    def kernel(self) -> DecoratedKernel:
+        """Return the kernel of all recorded calls, as ``autotune run FILE:FUNCTION`` tunes it."""
+        return kernel_of_recorded(self._function)
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
         return partial(self._call, grid)
 
     def run(self, *args: Any, grid: Any, warmup: bool = False, **named: Any) -> Any:
@@ -147,26 +222,36 @@ class Decorated(Autotuner):  # type: ignore[misc]
             return self.warmup(*args, grid=grid, **named)
         return self._call(grid, *args, **named)
 
-    def _call(self, grid: Any, /, *args: Any, **named: Any) -> None:
+    def _call(self, grid: Any, /, *args: Any, **named: Any) -> Any:
         values = (*args, *named.values()) if named else args
         kinds: tuple[Any, ...] = tuple(map(type, values))
-        form = (kinds, *named) if named else kinds
-        reader = self._readers.get(form) or self._reader(form, len(args), values, named)
-        key, pointers = reader.read(values)
-        answer = self._answers.settled.get(key)
-        if answer is None:
-            with self._answers.making:
-                answer = self._answers.get(key)
-                if answer is None:
-                    answer = self._answer(reader, args, named, grid)
-                    self._answers.keep(key, answer, answer.is_settled)
+        key: object = (kinds, *named) if named else kinds
+        try:
+            reader = self._readers.get(key) or self._reader(key, len(args), values, named)
+            if reader is not None:
+                read, pointers = reader.read(values)
+                answer = self._answers.settled.get(read)
+                key = read
+                answer = answer or self._new(key, reader, args, named, grid)
+                if answer is not None:
+                    return self._launched(answer, reader, values, pointers, grid, args, named)
+        except Exception as error:
+            self._leave(key, error)
+        return super().run(*args, grid=grid, warmup=False, **named)
+
+    def _launched(
+        self,
+        answer: _Answer,
+        reader: Reader,
+        values: Sequence[Any],
+        pointers: list[Any],
+        grid: Any,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+    ) -> LaunchedKernel:
         self.best_config = config = answer.config
         if config.pre_hook is not None:
             config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
-        if answer.make is None:
-            plain, others = map(_for_triton, args), {n: _for_triton(v) for n, v in named.items()}
-            self.fn.run(*plain, grid=grid, warmup=False, **others, **config.all_kwargs())
-            return
         if callable(grid):
             meta = answer.meta.copy()
             meta.update(zip(reader.names, values, strict=True))
@@ -177,25 +262,47 @@ class Decorated(Autotuner):  # type: ignore[misc]
             call = answer.make(size, self._bound(args, named))
             put(answer.by_grid, size, call, MAX_CALLS)
         call(values, pointers)
-
-    @property
-    def kernel(self) -> DecoratedKernel:
-        """Return the kernel of all recorded calls, as ``autotune run FILE:FUNCTION`` tunes it."""
-        return kernel_of_recorded(self._function)
+        return answer.launched
 
     # ------------------------------------------------------------------ new calls
 
+    def _leave(self, key: object, error: Exception) -> None:
+        """Leave the calls of a key, or of types and names of values, to Triton; log each reason once."""
+        put(self._left, key, None, MAX_CALLS)
+        self._readers.pop(key, None)
+        self._answers.settled.pop(key, None)
+        reason = " ".join(f"{error}".split()) or type(error).__name__
+        if reason not in self._reasons and len(self._reasons) < MAX_CALLS:
+            self._reasons.add(reason)
+            name = self.base_fn.__name__
+            _log.warning("autotune: %s: left to triton.autotune: %.400s", name, reason)
+
+    def _new(
+        self, key: object, reader: Reader, args: Sequence[Any], named: Mapping[str, Any], grid: Any
+    ) -> _Answer | None:
+        """Return the answer for a key that is not settled; None if its calls are left to Triton."""
+        if key in self._left:
+            return None
+        with self._answers.making:
+            answer: _Answer | None = self._answers.get(key)
+            if answer is None:
+                answer = self._answer(reader, args, named, grid)
+                if answer is None:
+                    put(self._left, key, None, MAX_CALLS)
+                else:
+                    self._answers.keep(key, answer, answer.is_settled)
+        return answer
+
     def _reader(
         self, form: object, unnamed: int, values: Sequence[Any], named: Mapping[str, Any]
-    ) -> Reader:
+    ) -> Reader | None:
+        """Return the reader of calls; ``form`` are the types and names of their values. None: left to Triton."""
+        if form in self._left:
+            return None
         names = [*self.arg_names[:unnamed], *named]
-        if len(names) < len(values):
-            raise TypeError(f"{self.name} takes {len(self.arg_names)} arguments, not {unnamed}")
-        if conflicts := [name for name in names if name in self._function.tuned]:
-            raise ValueError(
-                f"Conflicting meta-parameters: {', '.join(conflicts)}. Make sure that you don't "
-                "re-define auto-tuned symbols."
-            )
+        tuned = [name for name in names if name in self._function.tuned]
+        if tuned or len(names) < len(values):
+            raise UsageError(f"a call gives {', '.join(tuned) or 'too many arguments'}")
         exact = {
             *self.keys,
             *self._function.constants,
@@ -227,27 +334,21 @@ class Decorated(Autotuner):  # type: ignore[misc]
 
     def _answer(
         self, reader: Reader, args: Sequence[Any], named: Mapping[str, Any], grid: Any
-    ) -> _Answer:
+    ) -> _Answer | None:
+        """Return the answer for a new call; None if Triton interprets it."""
+        if self._is_interpreted and not is_recording():
+            return None
         function, bound = self._function, self._bound(args, named)
         kept = self._kept(args, named, grid)
-        first = next(iter(kept.values()))
-        try:
-            call = NewCall(bound, grid, kept, *function.described(bound))
-        except UsageError as error:
-            if not function.is_interpreted:
-                warnings.warn(f"{self.name}: Triton launches it, untuned: {error}", stacklevel=4)
-            return _Answer(first)
+        call = NewCall(bound, grid, kept, *function.described(bound))
         if is_recording():
             record(function, with_ranges(self._with_launches(call), bound, call.operands))
-        if function.is_interpreted:
-            return _Answer(first)
+        if self._is_interpreted:
+            return None
         values = list(bound.values())
         index = device_index(values, libraries_of(values))
         if index is None:
-            raise UsageError(
-                f"{self.name}: its arrays are in host memory; pass arrays on a GPU, or set "
-                "TRITON_INTERPRET=1 before the import of Triton"
-            )
+            raise UsageError("a call has no array on a GPU")
         device = backend("cuda").devices()[index]
         kernel = function.kernel([call.recorded])
         choice, is_settled = chosen(function, kernel, call, device, self._with_launches)
@@ -255,7 +356,8 @@ class Decorated(Autotuner):  # type: ignore[misc]
         launch = function.launch(call, choice.configuration, config)
         make = _maker(kernel, reader, call, choice, launch, device)
         meta = {**function.defaults, **launch.constants, **config.all_kwargs()}
-        return _Answer(config, make, meta, is_settled=is_settled)
+        launched = LaunchedKernel(self.fn, call, config)
+        return _Answer(config, make, meta, launched, is_settled=is_settled)
 
     def _with_launches(self, call: NewCall) -> RecordedCall:
         """Return a call with the launch of each configuration, including the fills of hooks."""
@@ -307,6 +409,15 @@ def libraries_of(values: Sequence[Any]) -> list[Library | None]:
     return [kind if isinstance(kind, Library) else None for kind in kinds]
 
 
-def _for_triton(value: Any) -> Any:
-    """Return an argument for Triton; its interpreter takes a pointer for a NumPy array."""
+class _Interpreted:
+    """An interpreted function that takes NumPy arrays, for which Triton's interpreter takes pointers."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+    def run(self, *args: Any, **named: Any) -> Any:
+        return self.fn.run(*map(_pointer, args), **{n: _pointer(v) for n, v in named.items()})
+
+
+def _pointer(value: Any) -> Any:
     return Pointer(value.ctypes.data, value.dtype.name) if isinstance(value, np.ndarray) else value

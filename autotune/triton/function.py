@@ -52,8 +52,6 @@ class TritonFunction:
     ----------
     base : function
         The Python function.
-    jit : triton.JITFunction
-        The function without decorators around it.
     name : str
         Name of its records.
     keys : list of str
@@ -82,10 +80,10 @@ class TritonFunction:
         self.defaults = {
             n: p.default for n, p in self.parameters.items() if p.default is not p.empty
         }
-        self.jit, self.heuristics = outer, dict[str, Callable[[Mapping[str, Any]], Any]]()
-        while hasattr(self.jit.fn, "fn"):
-            self.heuristics |= self.jit.values
-            self.jit = self.jit.fn
+        self.heuristics = dict[str, Callable[[Mapping[str, Any]], Any]]()
+        while hasattr(outer.fn, "fn"):
+            self.heuristics |= outer.values
+            outer = outer.fn
         self.configurations = as_recorded(self.name, configs)
         self.tuned = {name for config in configs for name in config.all_kwargs()}
         constexpr = {n for n, p in self.parameters.items() if "constexpr" in str(p.annotation)}
@@ -100,11 +98,6 @@ class TritonFunction:
     def project(self) -> Project:
         """Return the project of the function's file."""
         return project_of(Path(self.base.__code__.co_filename).parent)
-
-    @property
-    def is_interpreted(self) -> bool:
-        """Return whether Triton interprets the function."""
-        return not hasattr(self.jit, "params")
 
     def kernel(self, calls: Sequence[RecordedCall]) -> DecoratedKernel:
         """Return the kernel with calls as its problems."""
@@ -171,3 +164,10 @@ def listed_in(call: RecordedCall) -> set[Configuration]:
     """Return the configurations of a recorded call, launched and pruned."""
     launched = (launch.configuration for launch in call.launches)
     return {*map(Configuration, (*launched, *call.pruned))}
+
+
+def is_interpreted(function: Any) -> bool:
+    """Return whether Triton interprets a `triton.jit` function."""
+    while hasattr(function.fn, "fn"):
+        function = function.fn
+    return not hasattr(function, "params")

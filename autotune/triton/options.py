@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -21,8 +21,6 @@ from autotune.values import Configuration
 OPTIONS = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 #: Maximum number of combinations of parameter values.
 _MAX_CONFIGURATIONS = 20_000
-#: Arguments of `triton.autotune` that control measuring, or restore arrays after measuring.
-_IGNORED = {"warmup", "rep", "use_cuda_graph", "do_bench", "cache_results", "post_hook"}
 
 
 @dataclass(frozen=True)
@@ -45,50 +43,54 @@ class Options:
 def listed_configurations(
     configs: Sequence[Config] | None, key: Sequence[str], parameters: Mapping[str, Any]
 ) -> list[Config]:
-    """Return the configurations of the decorator; raise `UsageError` if an argument is invalid."""
-    given = {name: values for name, values in parameters.items() if name not in _IGNORED}
-    is_list = configs is None or _is_list(configs, Config)
+    """Return the configurations of the decorator.
+
+    Raise `UsageError` if a parameter is invalid. Triton checks ``configs``, and their ``key``.
+    """
     refuse(
         (
-            (configs is None) == (not given),
+            (configs is None) == (not parameters),
             "autotune: give configs=[...], or parameters such as BLOCK=(64, 128)",
-        ),
-        (not is_list, "autotune: configs must be a list of triton.Config"),
+        )
+    )
+    if configs is not None:
+        return list(configs)
+    refuse(
         (not _is_list(key, str), f"autotune: key={key!r}: give a list of names, as key=['n']"),
         *(
             (
                 not _is_list(values) or not len(values),
                 f"autotune: {name}={values!r}: give a tuple of values, as {name}=(64, 128)",
             )
-            for name, values in given.items()
+            for name, values in parameters.items()
         ),
     )
-    return list(_every(given)) if configs is None else list(configs)
+    return list(_every(parameters))
 
 
-def argument_names(fn: Any, key: Sequence[str], configs: Sequence[Config]) -> list[str]:
-    """Return the names of a function's arguments.
+def check_is_jit(fn: Any) -> None:
+    """Raise `UsageError` for a function without `triton.jit`."""
+    if not hasattr(fn, "arg_names"):
+        raise UsageError(
+            f"autotune: {getattr(fn, '__name__', fn)} is not a Triton function; write @triton.jit below "
+            "@autotune(...)"
+        )
 
-    Raise `UsageError` if ``key`` or a configuration has an unknown name.
-    """
-    inner, names = fn, getattr(fn, "arg_names", None)
+
+def check_names(fn: Any, key: Sequence[str], parameters: Iterable[str]) -> None:
+    """Raise `UsageError` if ``key`` or ``parameters`` has a name that the function does not have."""
+    inner, names = fn, fn.arg_names
     while hasattr(inner, "fn"):
         inner = inner.fn
-    where = f"autotune: {getattr(inner, '__name__', inner)}"
-    if names is None:
-        raise UsageError(
-            f"{where} is not a Triton function; write @triton.jit below @autotune(...)"
-        )
+    where = f"autotune: {inner.__name__}"
     known = [*names, *OPTIONS]
-    used = {name for config in configs for name in config.kwargs}
     refuse(
         *((name not in names, f"{where}: {unknown('key', name, names)}") for name in key),
         *(
             (name not in _compile_options(), f"{where}: {unknown('parameter', name, known)}")
-            for name in sorted(used.difference(names))
+            for name in sorted(set(parameters).difference(names))
         ),
     )
-    return list(names)
 
 
 def as_recorded(name: str, configs: Sequence[Config]) -> dict[Configuration, Config]:

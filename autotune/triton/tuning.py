@@ -42,6 +42,7 @@ def chosen(
     """Return the configuration of a call, and whether it is settled; a search in the background may change it.
 
     The problem of ``kernel`` is the call. ``with_launches`` adds the launch of each configuration to a call.
+    Raise `AutotuneError` if tuning fails while the caller waits.
     """
     found, is_settled = _found(kernel, call.problem, device), True
     mode = os.environ.get(VARIABLE) or function.options.tune
@@ -54,6 +55,8 @@ def chosen(
             is_settled = in_turn(key, f"{kernel.name} ({call.problem})", begin, True)
         elif is_settled:
             _tune(function, call, device, with_launches)
+            if not _is_known(kernel, _found(kernel, call.problem, device)):
+                raise AutotuneError(f"no configuration was verified for ({call.problem})")
         found = _found(kernel, call.problem, device)
     if found is not None and Configuration(dict(found)) in call.kept:
         choice = Choice(kernel.name, call.problem, Configuration(dict(found)), found)
@@ -69,11 +72,7 @@ def _tune(
     with_launches: Callable[[NewCall], RecordedCall],
 ) -> None:
     """Tune while the caller waits; warn of wrong configurations."""
-    try:
-        wrong = _search(function, with_launches(call), call.bound, call.operands, device)
-    except AutotuneError as error:
-        wrong = [f"not tuned: {error}"]
-    for text in wrong:
+    for text in _search(function, with_launches(call), call.bound, call.operands, device):
         warnings.warn(f"{function.name}: {text}", stacklevel=6)
 
 

@@ -150,9 +150,44 @@ def test_calls_of_a_captured_graph_are_answered_untuned(add: Any) -> None:
     assert not records()
 
 
-def test_unaligned_tensors_are_launched_by_triton(add: Any) -> None:
+def test_unaligned_tensors_are_left_to_triton(add: Any, caplog: pytest.LogCaptureFixture) -> None:
     x: Any = torch.ones(1001, device="cuda")[1:]
     out = torch.empty_like(x)
-    with pytest.warns(UserWarning, match="Triton launches it, untuned: x is"):
-        add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0)
+    for _ in range(2):
+        kernel = add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0)
+        assert bool((out == 4).all()) and "ptx" in kernel.asm
+    assert "add: left to triton.autotune: x is" in caplog.text
+    assert len(caplog.records) == 1 and len(add.cache) == 1
+
+
+def test_an_option_in_a_call_is_left_to_triton(add: Any, caplog: pytest.LogCaptureFixture) -> None:
+    x: Any = torch.ones(1000, device="cuda")
+    out = torch.empty_like(x)
+    add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0, enable_fp_fusion=False)
     assert bool((out == 4).all())
+    assert "left to triton.autotune: enable_fp_fusion is an option of Triton" in caplog.text
+
+
+def test_a_call_returns_the_compiled_kernel(add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOTUNE_TUNE", "off")
+    x: Any = torch.ones(1000, device="cuda")
+    out = torch.empty_like(x)
+    kernel = add[(16,)](x, x, out, 1000, 3.0)
+    assert "ptx" in kernel.asm and kernel.metadata.num_warps == 4
+    assert bool((out == 4).all())
+
+
+def test_a_search_without_a_winner_is_left_to_triton(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two configurations that differ have no majority; Triton takes the faster."""
+    text = LAYERS.format(wrong=128, faulty=0, hanging=0).replace(", 256, 512, 1024, 2048", "")
+    (tmp_path / "layers.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "layers", raising=False)
+    add = import_module("layers").add
+    x: Any = torch.ones(1 << 20, device="cuda")
+    out = torch.empty_like(x)
+    add[lambda meta: (-(-len(x) // meta["BLOCK"]),)](x, x, out, len(x), 3.0)
+    assert "left to triton.autotune: no configuration was verified" in caplog.text
+    assert len(add.cache) == 1 and not records()
