@@ -38,11 +38,11 @@ from autotune.tuned.record import (
     LaunchStep,
     Provenance,
     RaceResult,
-    RecordedDevice,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
 )
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import encode
 from autotune.values import category_of
 

@@ -37,7 +37,7 @@ from autotune.measure.sanitize import Trial
 from autotune.measure.worker_state import Job
 from autotune.tuned.counted import CountedVariant, add_counts, file_of, read_counted
 from autotune.tuned.reading import read_all, read_layers
-from autotune.tuned.record import RecordedDevice
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.values import Configuration, Problem
 
 pytest.importorskip("cuda.bindings.nvrtc")

@@ -297,6 +297,46 @@ def _drawn(rng: random.Random, known: Sequence[Problem]) -> Problem:
     )
 
 
+CHIPS = """
+#include "fake_driver.cpp"
+#include "reduce_launch.hpp"
+
+void ask(const char* name, int multiprocessors, double gigabytes, int mhz, int major) {
+  fake::device = name;
+  fake::multiprocessors = multiprocessors;
+  fake::memory = static_cast<std::size_t>(gigabytes * 1e9);
+  fake::khz = 1000 * mhz;
+  fake::major = major;
+  const autotune::reduce::config found = autotune::reduce::launcher(".").choose({1 << 24});
+  std::printf("%d %d\\n", static_cast<int>(found.hit), found.expected_fraction >= 0);
+}
+
+int main() {
+  ask("NVIDIA H100 80GB HBM3", 132, 85.0, 1980, 9);
+  ask("H100 of a manufacturer", 132, 85.0, 1980, 9);
+  ask("NVIDIA H100 80GB HBM3", 100, 85.0, 1980, 9);
+  ask("NVIDIA H100 80GB HBM3", 132, 60.0, 1980, 9);
+  ask("NVIDIA H100 NVL", 132, 100.0, 1785, 9);
+  ask("Some GPU", 148, 191.0, 1965, 10);
+}
+"""
+
+
+def test_a_launcher_knows_the_chip_of_its_device(tmp_path: Path) -> None:
+    """A label of a tuned chip, cut-down chips with its name, and chips that were not tuned."""
+    from_reports = ["--from", str(ROOT / "reports"), "--out", str(tmp_path)]
+    assert run(["export", "reduce", "cuda", *from_reports]) == 0
+    (tmp_path / "main.cpp").write_text(CHIPS)
+    command = ["g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    command += ["-isystem", str(find_nvidia_header_directory("cudart"))]
+    command += [f"-I{Path(__file__).parent / 'launcher'}", "main.cpp", "-o", "main", "-pthread"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout
+    exact, same_arch, nearest_arch = "0 1", "2 0", "3 0"
+    expected = [exact, exact, same_arch, same_arch, same_arch, nearest_arch]
+    assert said.splitlines() == expected
+
+
 SPLIT = Problem(m=64, n=64, k=65536)
 WHOLE = Problem(m=1024, n=1024, k=1024)
 

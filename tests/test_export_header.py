@@ -44,7 +44,8 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
-from autotune.tuned.record import RecordedDevice, TunedRecord
+from autotune.tuned.record import TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import encode
 from autotune.values import Configuration, Problem
 

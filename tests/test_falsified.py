@@ -23,7 +23,8 @@ from autotune.run.recording import recomputed
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.merged import QUALITIES
 from autotune.tuned.reading import decode, read
-from autotune.tuned.record import RecordedDevice, TunedRecord
+from autotune.tuned.record import TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import encode
 
 __all__ = ["kernel", "small", "spaces"]  # fixtures

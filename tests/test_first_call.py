@@ -34,7 +34,8 @@ from autotune.tuned import first_calls as tuned_first_calls
 from autotune.tuned import reading
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import read, user_folder
-from autotune.tuned.record import Provenance, RecordedDevice, TunedProblem, TunedRecord
+from autotune.tuned.record import Provenance, TunedProblem, TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import add_first_call, update
 
 SPACE = '''

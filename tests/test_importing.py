@@ -37,11 +37,11 @@ from autotune.tuned.record import (
     Estimate,
     Provenance,
     RaceResult,
-    RecordedDevice,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
 )
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import encode, update
 from autotune.values import Problem
 

@@ -267,7 +267,7 @@ def test_a_device_without_these_tensor_cores_measures_the_other_limits(arch, nam
 
 
 def test_another_device_or_a_slice_has_no_limits_yet():
-    assert known_limits(replace(H100, name="NVIDIA H100 PCIe")) == {}
+    assert known_limits(replace(H100, name="NVIDIA H100 PCIe", sm_count=114)) == {}
     assert known_limits(replace(H100, sm_count=16)) == {}
 
 

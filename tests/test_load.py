@@ -31,7 +31,8 @@ from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space, is_member, valid_archs
 from autotune.kernel.spec import Kernel
 from autotune.tuned.lookup import clear_cache
-from autotune.tuned.record import Provenance, RecordedDevice, TunedRecord
+from autotune.tuned.record import Provenance, TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.values import Configuration, Problem
 
 SPACE = '''

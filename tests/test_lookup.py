@@ -59,14 +59,9 @@ from autotune.tuned.answer import TunedConfig, TunedLaunch, tuned_config
 from autotune.tuned.lookup import clear_cache, first_gpu, lookup, promising
 from autotune.tuned.merged import QUALITIES, build_table, pick
 from autotune.tuned.reading import RecordFile, current_project, device_folders, user_folder
-from autotune.tuned.record import (
-    ContenderResult,
-    Estimate,
-    RecordedDevice,
-    TunedProblem,
-    TunedRecord,
-)
-from autotune.tuned.writing import encode
+from autotune.tuned.record import ContenderResult, Estimate, TunedProblem, TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
+from autotune.tuned.writing import encode, merge
 
 
 @pytest.fixture(autouse=True)
@@ -717,25 +712,140 @@ class _FakeNvml:
         return 0 if handle.value < 3 else 3
 
 
+class _NewNvml(_FakeNvml):
+    """A library that also knows uuids, cores, memory and clocks."""
+
+    def nvmlDeviceGetUUID(self, handle: Any, out: Any, size: int) -> int:  # noqa: N802
+        out.value = b"GPU-%d" % handle.value
+        return 0
+
+    def nvmlDeviceGetNumGpuCores(self, handle: Any, cores: Any) -> int:  # noqa: N802
+        cores._obj.value = 132 * 64 * handle.value
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
+        memory[:] = (150754820096, 1, 2)
+        return 0
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: int, mhz: Any) -> int:  # noqa: N802
+        mhz._obj.value = 1980 if kind == 1 else 0
+        return 0
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
         ("0", ("Old GPU", "sm_80")),
         ("GPU-1,0", ("GPU 1", "sm_90")),
         ("MIG-1", ("GPU 1 MIG 1g.10gb", "sm_90")),
-        ("7", (None, None)),
-        ("", (None, None)),
+        ("7", None),
+        ("", None),
     ],
 )
+@pytest.mark.parametrize("library", [_FakeNvml, _NewNvml])
 @pytest.mark.usefixtures("tuned_folder")
 def test_nvml_knows_the_first_visible_gpu(
-    visible: str, expected: Any, monkeypatch: pytest.MonkeyPatch
+    visible: str, expected: Any, library: type[_FakeNvml], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", {"libnvidia-ml.so.1": _FakeNvml()}.__getitem__)
+    monkeypatch.setattr(ctypes, "CDLL", {"libnvidia-ml.so.1": library()}.__getitem__)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert first_gpu(visible) == expected
+    found = first_gpu(visible)
+    assert (found and (found.name, found.arch)) == expected
     if visible == "0":
         assert lookup(KERNEL, **problem(64, 64)).quality == "exact"
+    if found and library is _FakeNvml:
+        assert found.chip == (found.arch, 1, 0, 0.0)
+    elif found:
+        is_slice = visible == "MIG-1"
+        assert found.chip == (found.arch, *((1, 0, 0.0) if is_slice else (132, 150754820096, 1980)))
+
+
+# ---------------------------------------------------------------------- which chip is this
+
+
+H200 = replace(
+    for_arch("sm_90"),
+    name="NVIDIA H200",
+    uuid="GPU-1",
+    sm_count=132,
+    memory_bytes=150109880320,
+    peak_gflop_per_s=66908.16,
+)
+
+
+def answer_on(device: Any) -> TunedConfig:
+    return lookup("sgemm", device=device, m=512, n=512, k=512, project=bundled_project())
+
+
+@pytest.mark.usefixtures("given_folder")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"name": "H200 of a manufacturer"},
+        {"name": "H200 of a manufacturer", "memory_bytes": 150754820096},
+        {"name": "H200 of a manufacturer", "peak_gflop_per_s": 1.04 * 66908.16},
+        {"peak_gflop_per_s": 1.5 * 66908.16},  # NVML's clock of some GPUs
+        {"sm_count": 1, "memory_bytes": 0, "peak_gflop_per_s": 0.0},  # unknown
+    ],
+)
+def test_labels_of_one_chip_share_records(changes: dict[str, Any]) -> None:
+    found, own = answer_on(replace(H200, **changes)), answer_on("NVIDIA H200")
+    assert (found.quality, found.source) == ("exact", "shipped:NVIDIA_H200/sgemm")
+    assert (dict(found), found.expected_ms) == (dict(own), own.expected_ms)
+    assert found.other_device == own.other_device == ""
+
+
+@pytest.mark.usefixtures("given_folder")
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sm_count": 100}, "no record of this NVIDIA H200 (100 multiprocessors, not 132)"),
+        ({"memory_bytes": 100 * 10**9}, "this NVIDIA H200 (100 GB of memory, not 150)"),
+        ({"name": "NVIDIA H200 NVL", "peak_gflop_per_s": 60318.7}, "no record of NVIDIA H200 NVL"),
+        ({"name": "Some GPU", "memory_bytes": 0}, "no record of Some GPU"),
+        ({"name": "NVIDIA H200 MIG 3g.71gb", "sm_count": 60}, "NVIDIA H200 MIG 3g.71gb"),
+    ],
+)
+def test_another_chip_does_not_share_records(changes: dict[str, Any], why: str) -> None:
+    found = answer_on(replace(H200, uuid="", **changes))
+    assert (found.quality, found.expected_fraction, found.expected_ms) == ("same_arch", None, None)
+    assert why in found.other_device
+    assert "measured on NVIDIA H" in found.other_device
+    assert "run: autotune run sgemm" in found.other_device
+
+
+@pytest.mark.usefixtures("given_folder")
+def test_a_slice_known_by_its_name_only_does_not_share_records() -> None:
+    assert answer_on("NVIDIA H200 MIG 3g.71gb").quality == "same_arch"
+
+
+@pytest.mark.usefixtures("given_folder")
+@pytest.mark.parametrize("arch", ["sm_100", "sm_75"])
+def test_an_answer_for_an_architecture_without_records_says_so(arch: str) -> None:
+    found = lookup("sgemm", arch=arch, m=512, n=512, k=512)
+    assert found.quality == "nearest_arch"
+    assert found.other_device.startswith(f"no record of {arch}: this answer was measured on NVIDIA")
+    assert found.other_device.endswith("(sm_90); to tune it there, run: autotune run sgemm")
+    assert lookup("sgemm", arch=90, m=512, n=512, k=512).other_device == ""
+
+
+def test_records_of_two_chips_of_one_name_stay_apart(given_folder: Path, tmp_path: Path) -> None:
+    """Of the given folder and the user's; each answers on its own chip, and none is merged into the other."""
+    cut = replace(H200, sm_count=100, uuid="")
+    mine, theirs = (
+        msgspec.structs.replace(
+            record([entry(problem(512, 512), plan(tile))]), device=RecordedDevice.of(device)
+        )
+        for device, tile in ((cut, 128), (H200, 64))
+    )
+    write(Path(user_folder(current_project())), mine)
+    put(given_folder, theirs)
+    for device, own in ((cut, 128), (H200, 64)):
+        found = lookup(KERNEL, device=device, **problem(512, 512))
+        assert (found.quality, tile(found)) == ("exact", own)
+    with pytest.raises(UsageError, match=r"it is of another NVIDIA H200; this one has 100 multi"):
+        merge(theirs, mine)
 
 
 # ---------------------------------------------------------------------- total for every size

@@ -114,6 +114,38 @@ def test_answers_are_valid_on_gpus_that_nobody_tuned(model: str, is_every: bool)
     assert compiled
 
 
+def test_an_answer_of_another_architecture_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    """On the command line, of a call, and in C++."""
+    sizes = Problem(m=512, n=512, k=512)
+    asked = ["lookup", "sgemm", *(f"{name}={size}" for name, size in sizes.items())]
+    why = "no record of sm_100: this answer was measured on NVIDIA H100 80GB HBM3 (sm_90); "
+    assert run([*asked, "--arch", "sm_100"]) == 0
+    printed = capsys.readouterr().out
+    assert f"  {why}to tune it there, run: autotune run sgemm\n" in printed
+    assert "  quality: nearest_arch\n" in printed
+    assert run([*asked, "--arch", "sm_90"]) == 0
+    assert "no record" not in capsys.readouterr().out
+    chosen = choose(find_kernel("sgemm"), sizes, device_of("NVIDIA B200"))
+    assert chosen.why.startswith("nearest_arch of AUTOTUNE_TUNED:NVIDIA_H100_80GB_HBM3/sgemm")
+    assert why in chosen.why
+
+
+def test_a_header_says_that_an_answer_is_of_another_architecture(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++; apt-get install g++")
+    lines = [
+        "#include <autotune/sgemm.hpp>",
+        "using namespace autotune::sgemm;",
+        "static_assert(lookup(90, 512, 512, 512)->hit == quality::exact);",
+        "static_assert(lookup(100, 512, 512, 512)->hit == quality::nearest_arch);",
+        "static_assert(lookup(100, 512, 512, 512)->expected_fraction < 0);",
+    ]
+    (tmp_path / "main.cpp").write_text("\n".join(lines))
+    include = REPORTS.parent / "cpp" / "include"
+    command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{include}", "main.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+
+
 def assert_fits(name: str, configuration: Configuration, problem: Problem, device: Device) -> None:
     """It compiles, and every launch keeps the limits of the device."""
     kernel = find_kernel(name)

@@ -47,14 +47,8 @@ from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
 from autotune.tuned.counted import CountedVariant, add_counts, file_of
 from autotune.tuned.reading import decode, read_all
-from autotune.tuned.record import (
-    Checks,
-    Provenance,
-    RaceResult,
-    RecordedDevice,
-    TunedProblem,
-    TunedRecord,
-)
+from autotune.tuned.record import Checks, Provenance, RaceResult, TunedProblem, TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.values import Configuration
 
 ROOT = Path(__file__).parents[1]

@@ -30,7 +30,8 @@ from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import load_file
 from autotune.tuned.reading import path_of, read, read_all, user_folder
-from autotune.tuned.record import ContenderResult, Estimate, RecordedDevice
+from autotune.tuned.record import ContenderResult, Estimate
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import accepted, by_rule, encode, merge, mergeable, update
 
 

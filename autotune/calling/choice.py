@@ -78,15 +78,18 @@ class Choice:
             return f"verified on {self.twin}, where the answer of lookup is wrong"
         if self.tuned is None:
             return f"no recorded configuration can run; tune the kernel: autotune run {self.kernel}"
+        other = f"; {self.tuned.other_device}" if self.tuned.other_device else ""
         if self.tuned.quality == DEFAULT:
-            return f"the kernel's default: no similar problem was tuned ({self.tuned.source})"
+            return (
+                f"the kernel's default: no similar problem was tuned ({self.tuned.source}){other}"
+            )
         speed = f", {self.tuned.expected}" if self.tuned.expected else ""
         if self.tuned.quality == FIRST_CALL and self.tuned.origin:
             speed = f", the fastest of {self.tuned.origin.evaluations} on a first call's arrays"
         stale = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
         sizes = f"; verified on {self.twin}" if self.twin else "; not verified at such a size"
         sizes = "" if self.tuned.verified else sizes
-        return f"{self.tuned.quality} of {self.tuned.source}{speed}{sizes}{stale}"
+        return f"{self.tuned.quality} of {self.tuned.source}{speed}{sizes}{stale}{other}"
 
     def __str__(self) -> str:
         return f"{self.kernel}({self.problem}): {self.configuration} - {self.why}"

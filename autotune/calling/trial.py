@@ -44,10 +44,10 @@ from autotune.tuned.record import (
     Estimate,
     Provenance,
     RaceResult,
-    RecordedDevice,
     TunedProblem,
     TuningOrigin,
 )
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.tuned.writing import add_first_call
 from autotune.values import Configuration
 

@@ -115,6 +115,7 @@ def lookup(
         click.echo(shown(launch_text(launch)))
     click.echo(shown(f"  source: {found.source}"))
     notes = {
+        found.other_device: found.other_device,
         found.expected: found.expected,
         f"objective: {found.objective}": found.objective != "time",
         "not verified: it ran at no such size, or at no larger and smaller one": not found.verified,
@@ -130,7 +131,7 @@ def lookup(
 #: Attributes of an answer that `autotune lookup --json` prints.
 _ANSWER = (
     *("quality", "block", "grid", "shared_bytes", "expected_fraction", "median_fraction"),
-    *("exclusive", "deterministic", "verified", "noise", "objective", "source"),
+    *("exclusive", "deterministic", "verified", "noise", "objective", "source", "other_device"),
 )
 
 

@@ -326,7 +326,7 @@ def sizes(
     declared = find_kernel(kernel, spaces)
     chosen = choose_device(device, declared.backends)
     files = read_layers(declared.name, declared.project)
-    own = [file.record for file in files if file.folder == chosen.folder]
+    own = [file.record for file in files if file.record.device.is_of(chosen)]
     place = out / chosen.folder / f"{declared.name}.json"
     if is_given("out") and place.exists():
         own = [read(place), *own]
@@ -340,7 +340,7 @@ def sizes(
         record=own[0],
         seconds=seconds,
         own=own[1:],
-        others=[file.record for file in files if file.folder != chosen.folder],
+        others=[file.record for file in files if not file.record.device.is_of(chosen)],
         seed=seed,
         fresh=fresh,
         command=shlex.join(["autotune", "sizes", declared.name, "--budget", budget]),

@@ -18,13 +18,9 @@ from autotune.devices.compiler_options import foreign_option
 from autotune.devices.cuda_checks import checks_code
 from autotune.devices.cuda_executor import CudaExecutor
 from autotune.devices.cuda_stream import is_out_of_memory
-from autotune.devices.device import Device
+from autotune.devices.device import Device, fp32_lanes
 from autotune.devices.nvml import driver_version, energy_mj
 from autotune.errors import DeviceError, MissingDependencyError
-
-#: fp32 lanes per SM by compute capability. Source: CUDA C++ Programming Guide 13.0, "Arithmetic
-#: Instructions".
-_FP32_LANES = {75: 64, 80: 64}
 
 
 class CudaBackend:
@@ -145,12 +141,11 @@ def _device(
     index: int, name: str, uuid: str, memory: int, attribute: Callable[[str], int], driver: str
 ) -> Device:
     capability = 10 * attribute("COMPUTE_CAPABILITY_MAJOR") + attribute("COMPUTE_CAPABILITY_MINOR")
-    sm_count = attribute("MULTIPROCESSOR_COUNT")
-    lanes = _FP32_LANES.get(capability, 128)
+    arch, sm_count = f"sm_{capability}", attribute("MULTIPROCESSOR_COUNT")
     return Device(
         backend="cuda",
         name=name,
-        arch=f"sm_{capability}",
+        arch=arch,
         uuid=uuid,
         index=index,
         driver=driver,
@@ -168,5 +163,5 @@ def _device(
         * attribute("MEMORY_CLOCK_RATE")
         * attribute("GLOBAL_MEMORY_BUS_WIDTH")
         / 8e6,
-        peak_gflop_per_s=2 * lanes * sm_count * attribute("CLOCK_RATE") / 1e6,
+        peak_gflop_per_s=2 * fp32_lanes(arch) * sm_count * attribute("CLOCK_RATE") / 1e6,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autotune.errors import UsageError, unknown
 
@@ -21,6 +22,53 @@ MAX_GRID = (2**31 - 1, 65535, 65535)
 #: Maximum number of blocks of a cluster on every device that has clusters. Source: CUDA C++ Programming Guide,
 #: "Thread Block Clusters".
 MAX_CLUSTER = 8
+#: Largest difference of the memory sizes of one chip, as a share. NVML counts memory that CUDA reserves, and ECC
+#: takes a sixteenth of some memories. Models with less memory have at least a sixth less (H100 with 94 and 80 GB).
+MEMORY_TOLERANCE = 0.1
+#: Largest difference of the maximum clocks of one chip, as a share: manufacturers raise the clock of a chip by
+#: a few per cent. The boards of another power class are slower by a tenth (H100 SXM 1980 MHz, PCIe 1755 MHz).
+CLOCK_TOLERANCE = 0.05
+
+
+class Chip(NamedTuple):
+    """The key of a GPU: devices of one chip share records, whatever the driver calls them."""
+
+    arch: str
+    #: 1: unknown.
+    multiprocessors: int = 1
+    #: 0: unknown.
+    memory_bytes: int = 0
+    #: Maximum clock of a multiprocessor in MHz; 0: unknown.
+    max_mhz: float = 0.0
+
+    def difference(self, other: Chip) -> str:
+        """Return how this chip differs from another one of the same name; empty if nothing known differs.
+
+        The clock does not count: CUDA and NVML report different maximum clocks of some GPUs.
+        """
+        if "" not in (self.arch, other.arch) and self.arch != other.arch:
+            return f"{self.arch}, not {other.arch}"
+        counts = self.multiprocessors, other.multiprocessors
+        if min(counts) > 1 and len(set(counts)) > 1:
+            return "{} multiprocessors, not {}".format(*counts)
+        if not _is_near(self.memory_bytes, other.memory_bytes, MEMORY_TOLERANCE):
+            sizes = (round(chip.memory_bytes / 1e9) for chip in (self, other))
+            return "{} GB of memory, not {}".format(*sizes)
+        return ""
+
+    def is_same(self, other: Chip) -> bool:
+        """Return whether another device is known to have this chip, even if its name differs."""
+        return (
+            all((*self, *other))
+            and min(self.multiprocessors, other.multiprocessors) > 1
+            and not self.difference(other)
+            and _is_near(self.max_mhz, other.max_mhz, CLOCK_TOLERANCE)
+        )
+
+
+def _is_near(a: float, b: float, tolerance: float) -> bool:
+    """Return whether two values differ by at most a share of the larger one; true if one is unknown (0)."""
+    return not a or not b or abs(a - b) <= tolerance * max(a, b)
 
 
 @dataclass(frozen=True)
@@ -61,6 +109,11 @@ class Device:
         named = "" if self.backend == "cuda" else self.backend
         words = [_plain(named), _plain(self.name) or _plain(self.arch) or "device"]
         return "_".join(filter(None, words))
+
+    @property
+    def chip(self) -> Chip:
+        """The key of the device; of an OpenCL device only the architecture is known."""
+        return chip_of(self.arch, self.sm_count, self.memory_bytes, self.peak_gflop_per_s)
 
     @property
     def compute_capability(self) -> int:
@@ -153,6 +206,24 @@ def for_arch(arch: str) -> Device:
         shared_bytes_per_block=shared,
         shared_bytes_per_sm=shared_sm,
     )
+
+
+#: Lanes of FP32 arithmetic of a multiprocessor; 128 of other architectures. Source: CUDA C++ Programming Guide
+#: 13.0, "Arithmetic Instructions".
+_FP32_LANES = {75: 64, 80: 64}
+
+
+def fp32_lanes(arch: str) -> int:
+    """Return the lanes of FP32 arithmetic of a multiprocessor of CUDA."""
+    return _FP32_LANES.get(_compute_capability(arch), 128)
+
+
+def chip_of(arch: str, sm_count: int, memory_bytes: int, peak_gflop_per_s: float) -> Chip:
+    """Return the chip with recorded properties; its clock follows from the peak of FP32 arithmetic."""
+    if not _compute_capability(arch):
+        return Chip(arch)
+    lanes = fp32_lanes(arch) * max(1, sm_count)
+    return Chip(arch, sm_count, memory_bytes, 1e3 * peak_gflop_per_s / (2 * lanes))
 
 
 #: Architectures of GPUs by a word of the driver's name, for example A100 in ``NVIDIA A100-SXM4-80GB``.

@@ -11,7 +11,7 @@ from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.tuned.counted import CountedVariant, add_counts, file_of, known_counts
 from autotune.tuned.dates import timestamp
 from autotune.tuned.reading import layers
-from autotune.tuned.record import RecordedDevice
+from autotune.tuned.recorded_device import RecordedDevice
 
 
 def write_explanation(folder: Path, setting: Setting, facts: Sequence[Facts]) -> Path:

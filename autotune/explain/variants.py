@@ -104,7 +104,7 @@ class Setting:
     @cached_property
     def own_records(self) -> list[TunedRecord]:
         """The records of this device model."""
-        return [file.record for file in self.records if file.folder == self.device.folder]
+        return [file.record for file in self.records if file.record.device.is_of(self.device)]
 
     @cached_property
     def work(self) -> Work | None:

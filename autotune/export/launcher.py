@@ -21,7 +21,7 @@ from autotune.compiling.binaries import compiled_for
 from autotune.compiling.job import compile_job
 from autotune.compiling.symbols import COMPUTED
 from autotune.data.arguments import Argument
-from autotune.devices.device import Device
+from autotune.devices.device import CLOCK_TOLERANCE, MEMORY_TOLERANCE, Device
 from autotune.devices.nvrtc import expressions
 from autotune.element_types import ENCODED_TYPES
 from autotune.errors import UsageError
@@ -34,6 +34,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import source_fingerprint, source_of
 from autotune.kernel.spec import Kernel
 from autotune.languages.base import ALIGNMENT, UNKNOWN
+from autotune.tuned.merged import arch_number
 from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 
@@ -257,7 +258,6 @@ def _context(
         "long long" if integer else writer.enums[field].name
         for field, integer in writer.table.fields.items()
     ]
-    folders = {record.device.folder: record.device.name for record in writer.records}
     sequences: dict[tuple[str, ...], list[int]] = {}
     for number, launch in enumerate(exported):
         sequences.setdefault(launch.steps, []).append(number)
@@ -281,7 +281,9 @@ def _context(
         "launches": writer.launches,
         "attributed": writer.has_attributes,
         "parameters": writer.parameter_paths(),
-        "device_names": [json.dumps(folders[folder]) for folder in writer.devices.enumerators],
+        "tuned_devices": [_tuned_device(writer, key) for key in writer.devices.enumerators],
+        "memory_tolerance": MEMORY_TOLERANCE,
+        "clock_tolerance": CLOCK_TOLERANCE,
         "sequences": [
             {"cases": " ".join(f"case {number}:" for number in numbers), "steps": steps}
             for steps, numbers in sequences.items()
@@ -295,6 +297,15 @@ def _context(
         "has_maps": any("mapped_(" in step for steps in sequences for step in steps),
         "most_values": max(launch.values for launch in exported),
     }
+
+
+def _tuned_device(writer: Writer, key: str) -> str:
+    """Return the name and the chip of a device of the table in C++."""
+    recorded = writer.table.devices[key].device
+    assert recorded is not None  # it is of a device, not of an architecture
+    chip = recorded.chip
+    numbers = arch_number(chip.arch), chip.multiprocessors, chip.memory_bytes, round(chip.max_mhz)
+    return f"{json.dumps(recorded.name)}, {{{', '.join(map(str, numbers))}}}"
 
 
 def _argument(kernel: Kernel, argument: Argument) -> dict[str, Any]:

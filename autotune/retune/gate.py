@@ -177,7 +177,7 @@ def _answers(kernel: Kernel, device: Device) -> dict[Configuration, list[Answer]
     Plans of an earlier kernel are left out: its launches may differ, and its entries are stale.
     """
     table, found = table_of(kernel.name, kernel.project), dict[Configuration, list[Answer]]()
-    group = table.devices.get(device.folder) if table else None
+    group = table.devices.get(table.own_records(device)) if table else None
     if table is None or group is None:
         return found
     for row in (*group.near.values(), *group.exact.values()):

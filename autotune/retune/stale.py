@@ -169,21 +169,37 @@ def known_entries(kernel: Kernel, device: Device, records: Path | None = None) -
     if records is None and not Path(user_folder(kernel.project), device.folder).exists():
         warn_of_unowned(kernel.name)
     for layer, directory in found_in:
-        path = Path(directory) / device.folder / f"{kernel.name}.json"
-        if device.folder not in device_folders(layer, directory) or not path.exists():
+        for record in _own_records(kernel, device, layer, Path(directory)):
+            first = next(iter(found.values()), None)
+            if first and first.record.objective != record.objective:
+                continue  # lookup uses the first such record only
+            for entry in record.problems:
+                known = KnownEntry(layer, Path(directory), record, entry)
+                found.setdefault(Problem(dict(entry.problem)), known)
+    return list(found.values())
+
+
+def _own_records(
+    kernel: Kernel, device: Device, layer: str, directory: Path
+) -> Iterator[TunedRecord]:
+    """Yield the records of a device's chip in a layer, those under its name first."""
+    folders = device_folders(layer, str(directory))
+    for folder in sorted(folders, key=lambda folder: folder != device.folder):
+        path = directory / folder / f"{kernel.name}.json"
+        if not path.exists():
             continue
         try:
             record = read_in_place(path)
         except DamagedRecord as error:
-            warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
+            if folder == device.folder:
+                warnings.warn(f"{layer} record left out: {error}", stacklevel=3)
             continue
-        first = next(iter(found.values()), None)
-        if first and first.record.objective != record.objective:
-            continue  # lookup uses the first such record only
-        for entry in record.problems:
-            known = KnownEntry(layer, Path(directory), record, entry)
-            found.setdefault(Problem(dict(entry.problem)), known)
-    return list(found.values())
+        except RecordError:
+            if folder == device.folder:
+                raise
+            continue
+        if record.device.is_of(device):
+            yield record
 
 
 class FoundRecords(NamedTuple):

@@ -108,9 +108,8 @@ def _rate(name: str, device: Device, shipped: bool) -> float | None:
     wanted = limit_problem(name, device)
     unit = "gflop_per_s" if name in ARITHMETIC else "gb_per_s"
     for loaded in read_layers(KERNELS[name], bundled_project()):
-        is_other = loaded.folder != device.folder or (shipped and loaded.layer == "user")
-        is_slice = loaded.record.device.sm_count != device.sm_count
-        if is_other or is_slice or loaded.record.objective != "time":
+        is_other = not loaded.record.device.is_of(device) or (shipped and loaded.layer == "user")
+        if is_other or loaded.record.objective != "time":
             continue
         entries = [
             entry

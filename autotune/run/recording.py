@@ -41,11 +41,11 @@ from autotune.tuned.record import (
     ContenderResult,
     Provenance,
     RaceResult,
-    RecordedDevice,
     TunedProblem,
     TunedRecord,
     TuningOrigin,
 )
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.values import Configuration, Problem
 
 

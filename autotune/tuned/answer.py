@@ -8,12 +8,15 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 from autotune.answers.table import Plan, ProblemKey, Triple, Value
+from autotune.devices.device import Device, arch_of_model
 from autotune.errors import NoAnswerError, UsageError, unknown
 from autotune.kernel.expression import text_of
 from autotune.tuned.merged import (
     DEFAULT,
     EXACT,
     FIRST_CALL,
+    NEAREST_ARCH,
+    SAME_ARCH,
     Hit,
     LookupTable,
     arch_number,
@@ -98,6 +101,9 @@ class TunedConfig(Mapping[str, Any]):
     verified : bool
         Whether the configuration was verified at this size, or at sizes below and above it in each field.
         False without a record of such a size: its results may be wrong there.
+    other_device : str
+        One line: why no record of the asked device or architecture answers, where the answer was measured, and
+        the command that tunes the kernel; empty if such a record answers.
     """
 
     _values: Mapping[str, Value]
@@ -115,6 +121,7 @@ class TunedConfig(Mapping[str, Any]):
     source: str
     origin: TuningOrigin | None
     verified: bool
+    other_device: str = ""
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -168,8 +175,8 @@ def answer(
     First calls answer after exact entries.
     """
     values, layout = _values(table, problem), _layout(table, problem)
-    folder, arch_name = _place(table, arch, device)
-    hit = pick(table, values, folder, arch_name, layout, deterministic)
+    key, arch_name = _place(table, arch, device)
+    hit = pick(table, values, key, arch_name, layout, deterministic)
     if first_calls is not None and (hit is None or hit.quality != EXACT):
         fields = table.named(values, layout)
         if known := first_calls.find(device, fields, deterministic):
@@ -185,9 +192,44 @@ def answer(
                     expected_ms=_expected_ms(entry, hit.expected_ms if hit else None),
                 )
     if hit is None:
-        where = arch_name or (table.devices[folder].arch if folder in table.devices else "")
+        where = arch_name or (table.devices[key].arch if key in table.devices else "")
         raise NoAnswerError(_why_nothing(table, values, layout, where, deterministic))
-    return tuned_config(table, hit, values, layout)
+    other_device = _why_other_device(table, hit, key, arch_name, device)
+    return replace(tuned_config(table, hit, values, layout), other_device=other_device)
+
+
+def _why_other_device(
+    table: LookupTable, hit: Hit, key: str | None, arch: str | None, device: Any
+) -> str:
+    """Return why no record of the asked device answers, and what to do; empty if one does."""
+    if hit.quality not in (SAME_ARCH, NEAREST_ARCH, DEFAULT) or hit.row is None:
+        return ""
+    missing = _missing(table, hit.quality, key, arch, device)
+    if not missing:
+        return ""
+    measured = hit.row.origin.record.device
+    answer_is = f"this answer was measured on {measured.name} ({measured.arch})"
+    if hit.quality == DEFAULT:
+        answer_is = "this answer is the kernel's default"
+    return f"{missing}: {answer_is}; to tune it there, run: autotune run {table.kernel}"
+
+
+def _missing(
+    table: LookupTable, quality: str, key: str | None, arch: str | None, device: Any
+) -> str:
+    """Return what the records lack; empty if nothing is known about the asked device."""
+    own = table.devices.get(key or "")
+    name = getattr(device, "name", device)
+    if own or (arch in table.archs and quality != SAME_ARCH):
+        where = own.device.name if own and own.device else arch
+        return f"no configuration that was tuned on {where} is valid for this problem"
+    if arch and quality != SAME_ARCH:
+        return f"no record of {arch}"
+    if isinstance(device, Device) and (namesake := table.names.get(device.name)):
+        recorded = table.devices[namesake].device
+        difference = recorded and device.chip.difference(recorded.chip)
+        return f"no record of this {name} ({difference})"
+    return f"no record of {name}" if name else ""
 
 
 def _expected_ms(entry: TunedProblem, of_runs_ms: float | None) -> float | None:
@@ -250,10 +292,10 @@ def promising(
     Each next configuration is the answer without the configurations before it.
     """
     values, layout = _values(table, problem), _layout(table, problem)
-    folder, arch = _place(table, None, device)
+    key, arch = _place(table, None, device)
     found: list[Mapping[str, Value]] = []
     while len(found) < count:
-        hit = pick(table, values, folder, arch, layout, deterministic, found)
+        hit = pick(table, values, key, arch, layout, deterministic, found)
         if hit is None or hit.quality == DEFAULT:
             break
         found.append(hit.plan.configuration)
@@ -352,16 +394,17 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
 def _place(
     table: LookupTable, arch: str | int | None, device: Any
 ) -> tuple[str | None, str | None]:
-    """Return the record folder and the architecture of a lookup's ``device`` and ``arch``."""
-    folder, arch_name, own = _folder(table, device), _arch(table, arch), _arch_of(device)
-    if folder in table.devices and own not in (None, table.devices[folder].arch):
-        folder = None  # a record of another GPU that bears its name
-    if arch_name is None and folder not in table.devices:
-        arch_name = normal_arch(own)
+    """Return the key of the device's records and the architecture of a lookup's ``device`` and ``arch``.
+
+    The key is "" for a device without records, and None without a device.
+    """
+    key, arch_name = _device_key(table, device), _arch(table, arch)
+    if arch_name is None and key not in table.devices:
+        arch_name = normal_arch(_arch_of(device))
     if arch_name is None and device is None:
         # Without a GPU only the user's records of the CPU can apply.
         arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
-    return folder, arch_name
+    return key, arch_name
 
 
 def _arch(table: LookupTable, arch: str | int | None) -> str | None:
@@ -377,15 +420,12 @@ def _arch(table: LookupTable, arch: str | int | None) -> str | None:
 
 
 def _arch_of(device: Any) -> str | None:
-    if isinstance(device, str):
-        from autotune.devices.device import arch_of_model
-
-        return arch_of_model(device)
-    return getattr(device, "arch", None)
+    return device.arch if isinstance(device, Device) else arch_of_model(str(device or ""))
 
 
-def _folder(table: LookupTable, device: Any) -> str | None:
+def _device_key(table: LookupTable, device: Any) -> str | None:
     if device is None:
         return None
-    known = [str(getattr(device, part, "")) for part in ("uuid", "name")] + [str(device)]
-    return next((table.names[name] for name in known if name in table.names), known[-1])
+    if isinstance(device, Device):
+        return table.own_records(device)
+    return table.names.get(str(device), "")

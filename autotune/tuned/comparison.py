@@ -81,7 +81,7 @@ def _compared(
     least = second.winner.time_ms.interval[0] / first.winner.time_ms.interval[1]
     most = second.winner.time_ms.interval[1] / first.winner.time_ms.interval[0]
     change = "held"
-    if first_record.device.folder != second_record.device.folder:
+    if not first_record.device.is_of(second_record.device):
         change = "other_device"
     elif least > 1 + threshold:
         change = "slower"

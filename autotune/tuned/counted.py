@@ -12,7 +12,7 @@ import msgspec
 from autotune.answers.table import Amount, Measured, Sizes, Value
 from autotune.errors import RecordError
 from autotune.files import write_atomically
-from autotune.tuned.record import RecordedDevice, Text
+from autotune.tuned.recorded_device import RecordedDevice, Text
 
 #: Maximum number of bytes of a file: hundreds of times the size of the largest.
 _MAX_BYTES = 1 << 22

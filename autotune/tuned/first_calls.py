@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from autotune.answers.table import Sizes
+from autotune.devices.device import Device
 from autotune.tuned.dates import moment
 from autotune.tuned.merged import LookupTable
 from autotune.tuned.reading import RecordFile, warn
 from autotune.tuned.record import TunedProblem, TunedRecord, key_of
+from autotune.tuned.recorded_device import RecordedDevice
 
 #: Maximum number of entries of first calls in a record; a new entry removes the oldest.
 MAX_FIRST_CALLS = 4096
@@ -57,24 +59,27 @@ class FirstCalls:
     def __init__(self, files: Sequence[RecordFile], table: LookupTable) -> None:
         """Index the first calls of records with the table's shape; records of higher layers come first."""
         shape = table.empty_record(files[0].record.device, files[0].record.provenance).shape
-        #: Source and entry, by the device (folder, name or uuid) and the key of the call.
-        self._entries: dict[tuple[str, object], tuple[str, msgspec.Raw]] = {}
+        #: Device, source and entry, by the device (folder, name or uuid) and the key of the call.
+        self._entries: dict[tuple[str, object], tuple[RecordedDevice, str, msgspec.Raw]] = {}
         for file in reversed(files):
             device = file.record.device
             names = [name for name in (device.folder, device.name, device.uuid) if name]
             for entry in file.record.first_calls if file.record.shape == shape else ():
                 key = _CALL.decode(entry).key
-                self._entries.update({(name, key): (file.source, entry) for name in names})
+                found = device, file.source, entry
+                self._entries.update({(name, key): found for name in names})
 
     def find(
         self, device: Any, fields: Mapping[str, int | str], deterministic: bool
     ) -> tuple[str, TunedProblem] | None:
         """Return source and entry for a problem with its layout, on a device or a device's name."""
-        name = device if isinstance(device, str) else getattr(device, "folder", "")
+        name = device.folder if isinstance(device, Device) else str(device)
         found = self._entries.get((name, (key_of(fields), deterministic)))
         if found is None:
             return None
-        source, data = found
+        recorded, source, data = found
+        if isinstance(device, Device) and not recorded.is_of(device):
+            return None
         try:
             entry = _ENTRY.decode(data)
             moment(entry.origin.tuned_on)

@@ -6,12 +6,14 @@ the schema of records before the first lookup.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import autotune.tuned.record  # noqa: F401  so that the first lookup takes less time
+from autotune.devices.device import Device, arch_of_model, fp32_lanes
 from autotune.errors import UsageError
 from autotune.project import Project, current_folder
 
@@ -29,6 +31,8 @@ RECHECK_S = 1.0
 MAX_ANSWERS = 4096
 #: Maximum number of cached tables; a process may change its current folder many times.
 MAX_TABLES = 256
+#: NVML_CLOCK_SM.
+_SM_CLOCK = 1
 #: Environment variables that select the records.
 _VARIABLES = ("AUTOTUNE_TUNED", "XDG_DATA_HOME", "AUTOTUNE_PROJECT", "AUTOTUNE_PATH")
 
@@ -58,8 +62,10 @@ def lookup(
         Architecture: ``sm_90``, 90, or 900 as in ``__CUDA_ARCH__``. Default: the architecture of
         ``device``, else ``AUTOTUNE_ARCH``, else that of the first visible GPU.
     device : str or Device, optional
-        The driver's name of a device, its uuid, or its folder among the records. For a device
-        without records, records of its architecture answer, known from a `Device` or the name of a common GPU.
+        The driver's name of a device, its uuid, or its folder among the records. Records of a `Device`, as of
+        the first visible GPU, are those of its chip: of any name, and not of another chip with its name. For a
+        device without records, records of its architecture answer, known from a `Device` or the name of a
+        common GPU; see `TunedConfig.other_device`.
     deterministic : bool
         Answer only with configurations that the kernel declares to give the same bits in every run.
     project : str, PathLike or Project, optional
@@ -85,19 +91,20 @@ def lookup(
     """
     environ = os.environ
     cached = _current(kernel, project)
-    name = None
+    asked, visible = device, None
     if device is None and arch is None:
         arch = environ.get("AUTOTUNE_ARCH") or None
         if arch is None:
-            name, arch = first_gpu(environ.get("CUDA_VISIBLE_DEVICES"))
-    question = (arch, device, name, deterministic, *problem.items())
+            visible = environ.get("CUDA_VISIBLE_DEVICES", "0")
+            device = first_gpu(visible)
+    question = (arch, asked, visible, deterministic, *problem.items())
     try:
         known = cached.answers.get(question)
     except TypeError:  # an unhashable device or field
-        return cached.answer(arch, device or name, deterministic, problem)
+        return cached.answer(arch, device, deterministic, problem)
     if known is not None:
         return known
-    answer = cached.answer(arch, device or name, deterministic, problem)
+    answer = cached.answer(arch, device, deterministic, problem)
     if len(cached.answers) >= MAX_ANSWERS:
         cached.answers.clear()
     cached.answers[question] = answer
@@ -230,8 +237,8 @@ def _refreshed(
 
 
 @cache
-def first_gpu(visible: str | None) -> tuple[str | None, str | None]:
-    """Return name and architecture of the first GPU of ``CUDA_VISIBLE_DEVICES``; None if unknown.
+def first_gpu(visible: str) -> Device | None:
+    """Return the first GPU of a value of ``CUDA_VISIBLE_DEVICES``; None if unknown.
 
     Uses the management library (NVML), which does not initialise CUDA. NVML orders GPUs by bus. If the
     GPUs of a host differ, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` so that CUDA uses the same order.
@@ -241,32 +248,50 @@ def first_gpu(visible: str | None) -> tuple[str | None, str | None]:
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return None, None
+        return None
     if nvml.nvmlInit_v2() != 0:
-        return None, None
+        return None
     try:
-        return _ask_nvml(nvml, "0" if visible is None else visible.split(",")[0].strip())
+        return _ask_nvml(nvml, visible.split(",")[0].strip())
     finally:
         nvml.nvmlShutdown()
 
 
-def _ask_nvml(nvml: Any, first: str) -> tuple[str | None, str | None]:
-    """Find a device by its number or uuid, or a MIG slice by its uuid."""
-    from ctypes import byref, c_int, c_void_p, create_string_buffer
+def _ask_nvml(nvml: Any, first: str) -> Device | None:
+    """Find a device by its number or uuid, or a MIG slice by its uuid; of a slice only name and architecture."""
+    from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
+
+    def answers(function: str, *arguments: Any) -> bool:
+        ask = getattr(nvml, function, None)  # an older driver lacks some
+        return ask is not None and ask(*arguments) == 0
 
     handle, whole, major, minor = c_void_p(), c_void_p(), c_int(), c_int()
     if first.isdigit():
-        status = nvml.nvmlDeviceGetHandleByIndex_v2(int(first), byref(handle))
+        is_found = answers("nvmlDeviceGetHandleByIndex_v2", int(first), byref(handle))
     else:
-        status = nvml.nvmlDeviceGetHandleByUUID(first.encode(), byref(handle))
-    if status != 0:
-        return None, None
-    buffer = create_string_buffer(96)
-    nvml.nvmlDeviceGetName(handle, buffer, 96)
+        is_found = answers("nvmlDeviceGetHandleByUUID", first.encode(), byref(handle))
+    if not is_found:
+        return None
+    buffer, uuid = create_string_buffer(96), create_string_buffer(96)
+    answers("nvmlDeviceGetName", handle, buffer, 96)
+    answers("nvmlDeviceGetUUID", handle, uuid, 96)
     name = buffer.value.decode("utf-8", "replace")
     # NVML knows the compute capability of the whole device only, not of a MIG slice.
-    if nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle, byref(whole)) == 0:
-        handle = whole
-    if nvml.nvmlDeviceGetCudaComputeCapability(handle, byref(major), byref(minor)):
-        return name, None
-    return name, f"sm_{10 * major.value + minor.value}"
+    is_slice = answers("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, byref(whole))
+    asked = whole if is_slice else handle
+    if answers("nvmlDeviceGetCudaComputeCapability", asked, byref(major), byref(minor)):
+        arch = f"sm_{10 * major.value + minor.value}"
+    else:
+        arch = arch_of_model(name) or ""
+    found = Device("cuda", name, arch, uuid.value.decode("utf-8", "replace"))
+    cores, mhz, memory = c_uint(), c_uint(), (c_ulonglong * 3)()
+    if not arch or is_slice or not answers("nvmlDeviceGetNumGpuCores", handle, byref(cores)):
+        return found
+    answers("nvmlDeviceGetMemoryInfo", handle, memory)
+    answers("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK, byref(mhz))
+    return dataclasses.replace(
+        found,
+        sm_count=cores.value // fp32_lanes(arch),
+        memory_bytes=memory[0],  # total, free, used
+        peak_gflop_per_s=2 * cores.value * mhz.value / 1e3,
+    )

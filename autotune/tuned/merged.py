@@ -7,8 +7,8 @@ other problems; see `autotune.answers.table.answer`.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -27,9 +27,11 @@ from autotune.answers.table import (
     expected_of,
     place_of,
 )
+from autotune.devices.device import Device
 from autotune.tuned.dates import moment
 from autotune.tuned.reading import RecordFile
-from autotune.tuned.record import TIME, Provenance, RecordedDevice, TunedProblem, TunedRecord
+from autotune.tuned.record import TIME, Provenance, TunedProblem, TunedRecord
+from autotune.tuned.recorded_device import RecordedDevice
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -120,9 +122,10 @@ class LookupTable(msgspec.Struct, eq=False):
     parameters: dict[str, tuple[Value, ...]] = {}
     #: The parameters of each source, if there are several sources.
     sources: dict[str, tuple[str, ...]] = {}
+    #: By the folder of the device's first record; a chip with the name of an earlier one has a folder with ``_``.
     devices: dict[str, Group] = {}
     archs: dict[str, Group] = {}
-    #: Folders by driver name and uuid of the device.
+    #: Keys of `devices` by folder, driver name and uuid of the device.
     names: dict[str, str] = {}
 
     def plans(self) -> Iterator[Plan]:
@@ -142,6 +145,20 @@ class LookupTable(msgspec.Struct, eq=False):
             if serves and plan.configuration == configuration and plan.allows(fields):
                 return plan
         return None
+
+    def own_records(self, device: Device) -> str:
+        """Return the key of the records of a device's chip in `devices`; empty without any.
+
+        Records of its uuid and name come first, unless their chip is known to differ.
+        """
+        chip, name = device.chip, device.name
+        chips = {key: group.device.chip for key, group in self.devices.items() if group.device}
+        named = [
+            key for key, group in self.devices.items() if group.device and group.device.name == name
+        ]
+        own = [self.names[text] for text in (device.uuid, name) if text in self.names]
+        fitting = [key for key in (*own, *named) if not chip.difference(chips[key])]
+        return next(chain(fitting, (key for key in chips if chip.is_same(chips[key]))), "")
 
     def empty_record(self, device: RecordedDevice, provenance: Provenance) -> TunedRecord:
         """Return a record of the table's shape without entries."""
@@ -335,25 +352,41 @@ def build_table(
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
     by_device: dict[str, list[RecordFile]] = {}
-    for known in fitting:
-        by_device.setdefault(known.folder, []).append(known)
-    names = [(known.record.device.name, known.folder) for known in fitting]
-    uuids = [(known.record.device.uuid, known.folder) for known in fitting]
+    keys = [_device_key(known, by_device) for known in fitting]
+    names = [(known.record.device.name, key) for known, key in zip(fitting, keys, strict=True)]
+    uuids = [(known.record.device.uuid, key) for known, key in zip(fitting, keys, strict=True)]
+    folders = [(known.folder, key) for known, key in zip(fitting, keys, strict=True)]
     # Names come before uuids, so that a uuid never hides the name of another device.
-    for name, folder in (*zip(by_device, by_device, strict=True), *names, *uuids):
+    for name, key in (*folders, *names, *uuids):
         if name:
-            table.names.setdefault(name, folder)
-    for folder, records in by_device.items():
-        own = [known for known in current if known.folder == folder]
-        table.devices[folder] = _of_device(table, folder, records, own)
+            table.names.setdefault(name, key)
+    for key, records in by_device.items():
+        own = [known for known in current if any(known is other for other in records)]
+        table.devices[key] = _of_device(table, key, records, own)
     for arch in {group.arch: None for group in table.devices.values()}:
         groups = [group for group in table.devices.values() if group.arch == arch]
         table.archs[arch] = _of_arch(table, arch, groups)
     return table
 
 
+def _device_key(known: RecordFile, by_device: dict[str, list[RecordFile]]) -> str:
+    """Add a record to those of its device, and return their key: the folder of the first of them.
+
+    Records of one chip are of one device, also under other names. Records of two chips of one name are not.
+    """
+    for key, (first, *_) in by_device.items():
+        if known.record.device.is_of(first.record.device):
+            by_device[key].append(known)
+            return key
+    key = known.folder
+    while key in by_device:
+        key += "_"
+    by_device[key] = [known]
+    return key
+
+
 def _of_device(
-    table: LookupTable, folder: str, records: Sequence[RecordFile], current: Sequence[RecordFile]
+    table: LookupTable, key: str, records: Sequence[RecordFile], current: Sequence[RecordFile]
 ) -> Group:
     """Return the rows of a device; records of higher layers come first.
 
@@ -399,7 +432,7 @@ def _of_device(
         if problem not in near and _is_unexpected(winner, tabled):
             near[problem] = winner._replace(table=None)
     device = records[0].record.device
-    return Group(folder, device.arch, device, exact, near)
+    return Group(key, device.arch, device, exact, near)
 
 
 def _is_unexpected(row: LookupRow, tabled: Sequence[LookupRow]) -> bool:
@@ -423,7 +456,7 @@ def _of_arch(table: LookupTable, arch: str, groups: Sequence[Group]) -> Group:
 
     def merged(kinds: Sequence[Mapping[ProblemKey, LookupRow]]) -> dict[ProblemKey, LookupRow]:
         rows = {}
-        for problem in dict.fromkeys(itertools.chain(*kinds)):
+        for problem in dict.fromkeys(chain(*kinds)):
             owners = [i for i, rows_of in enumerate(kinds) if problem in rows_of]
             found = [kinds[i][problem] for i in owners]
             worst = [max(_loss(table, row, groups[i]) for i in owners) for row in found]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -20,7 +20,6 @@ from autotune.answers.table import (
     Measured,
     Plan,
     Portfolio,
-    Positive,
     SizeRange,
     Sizes,
     StoredExpression,
@@ -29,10 +28,8 @@ from autotune.answers.table import (
     Value,
 )
 from autotune.kernel.definition import NOT_DECLARED, changes
+from autotune.tuned.recorded_device import RecordedDevice, Text
 from autotune.values import SOURCE
-
-if TYPE_CHECKING:
-    from autotune.devices.device import Device
 
 #: The field ``schema_version`` of a record; records of other versions are refused.
 SCHEMA_VERSION: Literal[2] = 2
@@ -44,65 +41,13 @@ TIME = "time"
 #: Efforts of a search, least first. A first call tries a few configurations of records.
 EFFORTS = ("first_call", "quick", "full")
 
-#: Free text, for example the name of a driver, a compiler or a library.
-Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1000)]
 #: A digest of files, compared for equality only.
 Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
-#: A text that may be part of a path.
-Word: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^\w{1,32}\Z")]
 #: The name of a kernel's file; see `autotune.project.file_name`.
 FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x1f][^\x00-\x1f]{0,400}\Z")]
 #: The fields of a problem as a key; see `key_of`.
 ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
-
-
-class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The device that a record was measured on; see `autotune.devices.device.Device`."""
-
-    backend: Literal["cuda", "opencl"]
-    #: One line.
-    name: Annotated[str, msgspec.Meta(max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+\Z")]
-    arch: Word
-    uuid: Text = ""
-    driver: Text = ""
-    #: Of every CUDA device 32.
-    warp_size: Positive = 32
-    #: Of every CUDA device 1024.
-    max_threads_per_block: Positive = 1024
-    sm_count: Count = 1
-    shared_bytes_per_block: Count = 0
-    l2_bytes: Count = 0
-    memory_bytes: Count = 0
-    peak_gb_per_s: Amount = 0.0
-    peak_gflop_per_s: Amount = 0.0
-
-    @classmethod
-    def of(cls, device: Device) -> RecordedDevice:
-        """Return the recorded properties of a live device."""
-        return cls(**{name: getattr(device, name) for name in cls.__struct_fields__})
-
-    @property
-    def folder(self) -> str:
-        """Return the name of the device's folder of records."""
-        from autotune.devices.device import Device
-
-        return Device(self.backend, self.name, self.arch).folder
-
-    def planned_for(self) -> Device:
-        """Return a device with the recorded properties, for planning launches."""
-        from dataclasses import replace
-
-        from autotune.devices.device import Device, for_arch
-
-        known = msgspec.structs.asdict(self)
-        if self.backend == "cuda":
-            return replace(for_arch(self.arch), **known)
-        return Device(
-            **known,
-            max_threads_per_sm=self.max_threads_per_block,
-            shared_bytes_per_sm=self.shared_bytes_per_block,
-        )
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):

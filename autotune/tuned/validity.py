@@ -37,7 +37,8 @@ from autotune.devices.device import (
 )
 from autotune.kernel.expression import OPERATORS
 from autotune.tuned.dates import moment
-from autotune.tuned.record import RecordedDevice, TunedProblem, TunedRecord, key_of
+from autotune.tuned.record import TunedProblem, TunedRecord, key_of
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.values import SOURCE, category_of
 
 #: The name of a CUDA architecture; not ``sm_90a``, which no lookup asks for.

@@ -25,6 +25,7 @@ from autotune.tuned.reading import (
     warn,
 )
 from autotune.tuned.record import EFFORTS, FORMAT, TIME, TunedProblem, TunedRecord, key_of
+from autotune.tuned.recorded_device import RecordedDevice
 from autotune.values import SOURCE
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def add_first_call(directory: Path, entry: TunedProblem, empty: TunedRecord) -> 
                 empty.objective,
             ):
                 raise RecordError(f"{path}: its parameters, fields or objective differ")
+            if before is not None and (why := other_chip(before, empty.device)):
+                raise RecordError(f"{path}: {why}")
             write_atomically(path, _encoded(with_first_call(before or empty, entry)))
     except RecordError as error:
         unwritten[str(path)] = with_first_call(unwritten.get(str(path), empty), entry)
@@ -172,8 +175,8 @@ def mergeable(
 ) -> Iterator[TunedRecord]:
     """Yield the records that a run will be merged into: of the user, of ``out`` and of ``others``.
 
-    Raise `UsageError` if one has another objective. Warn of a record of another kernel with the same name,
-    because the run will replace it.
+    Raise `UsageError` if one has another objective, or is of another chip. Warn of a record of another kernel
+    with the same name, because the run will replace it.
     """
     mine = [Path(user_folder(kernel.project))] if objective == TIME else []
     for directory in dict.fromkeys((out, *mine, *others)):
@@ -183,6 +186,8 @@ def mergeable(
                 continue
             if old.objective != objective:
                 raise _other_objective(str(path), old, objective)
+            if why := other_chip(old, device):
+                raise UsageError(f"{path}: {why}")
             yield old
             if warning := other_kernel(kernel, str(path), old.fields, old.parameters):
                 warn(warning)
@@ -211,6 +216,17 @@ def other_kernel(
     )
 
 
+def other_chip(record: TunedRecord, device: Device | RecordedDevice) -> str:
+    """Return why a device with a record's name has another chip, and what to do; empty if it has the same."""
+    difference = device.chip.difference(record.device.chip)
+    if not difference:
+        return ""
+    return (
+        f"it is of another {record.device.name}; this one has {difference}; give the records of each chip "
+        "folders of their own: --out DIR, and XDG_DATA_HOME"
+    )
+
+
 def _other_objective(where: str, old: TunedRecord, objective: str) -> UsageError:
     return UsageError(
         f"{where} is tuned for {old.objective}, not for {objective}; a folder of records "
@@ -234,6 +250,8 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
         raise UsageError(
             f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
         )
+    if old and (why := other_chip(old, new.device)):
+        raise UsageError(f"cannot merge into the record of {old.kernel}: {why}")
     if old and old.objective != new.objective:
         where = f"the record of {old.kernel} on {old.device.name}"
         raise _other_objective(where, old, new.objective)

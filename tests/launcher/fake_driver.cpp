@@ -11,6 +11,8 @@ namespace fake {
 
 int major = 9, minor = 0;
 std::string device = "NVIDIA H100 80GB HBM3";
+int multiprocessors = 132, khz = 1980000;
+std::size_t memory = 85017493504;
 cuuint64_t capture = 0;                   // of every stream but the default one; 0: none
 std::vector<std::vector<int>> sizes;      // in bytes, of what the next launches are passed
 unsigned long long next_address = 1 << 20;
@@ -24,9 +26,16 @@ extern "C" {
 CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, CUDA_SUCCESS; }
 
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
-  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? fake::major : fake::minor;
+  switch (which) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = fake::major; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = fake::multiprocessors; break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = fake::khz; break;
+    default: *value = fake::minor;
+  }
   return CUDA_SUCCESS;
 }
+
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = fake::memory, CUDA_SUCCESS; }
 
 CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   std::snprintf(name, length, "%s", fake::device.c_str());
