@@ -16,6 +16,7 @@ from sample_records import record as written
 from autotune.calling.choice import Choice, LaunchPlan
 from autotune.cli import run
 from autotune.compiling.binaries import compiled_for
+from autotune.compiling.job import compile_job
 from autotune.data.dataset import RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.devices.device import for_arch
@@ -197,6 +198,29 @@ def test_what_is_none_and_what_heuristics_compute_is_compiled_in(layers):
     assert entry.convention.passed == (0, 1, None, None)
     fill, launch = kernel.steps(c, problem, None)
     assert (fill.name, fill.value, launch.grid) == ("total", 0.0, (3,))
+
+
+def test_an_array_at_an_offset_is_a_problem_of_its_own(layers):
+    """Triton compiles another binary where an address is not a multiple of 16."""
+    kernel = find_kernel(f"{layers}:_add")
+    (plain, *_), c = kernel.problems["cuda"], kept(kernel)
+    shifted = plain.replace(types=plain["types"].replace("fp32", "fp32@1", 1))
+    arguments = kernel.calls[plain].arguments
+    kernel.add(
+        changed(
+            kernel.calls[plain],
+            problem=dict(shifted),
+            arguments={**arguments, "x": changed(arguments["x"], offset=1)},
+        )
+    )
+    device, signatures = for_arch("sm_90"), {}
+    for problem in (plain, shifted):
+        defines = dict(compile_job(kernel, c, problem, device).defines)
+        signatures[problem] = defines["(_add)"].split()[:2]
+        assert compiled_for(kernel, c, problem, device).entries
+    assert signatures == {plain: ["*fp32%16", "*fp32%16"], shifted: ["*fp32", "*fp32%16"]}
+    dataset = prepare_dataset(kernel.of_problem(shifted), shifted, RANDOM)
+    assert [argument.offset for argument in dataset.arguments] == [1, 0, 0, 0, 0]
 
 
 def test_a_call_is_planned_as_load_plans_it(layers):

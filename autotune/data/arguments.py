@@ -236,14 +236,14 @@ def offsets_of(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) ->
     kinds = np.ndarray | Out | InOut
     arrays = [name for name, value in declared.items() if isinstance(value, kinds)]
     offsets = {}
-    for layout_field in kernel.layout:
-        name = layout_field.removeprefix(OFFSET)
-        if name != layout_field:
+    for field, value in kernel.filled(problem).items():
+        name = field.removeprefix(OFFSET)
+        if name != field and field not in kernel.fields:
             if name not in arrays:
                 raise kernel.error(
-                    f"layout field {layout_field}: {unknown('array argument', name, arrays)}"
+                    f"layout field {field}: {unknown('array argument', name, arrays)}"
                 )
-            offsets[name] = int(kernel.filled(problem)[layout_field])
+            offsets[name] = int(value)
     return offsets
 
 

@@ -41,6 +41,8 @@ class PassedArray(msgspec.Struct, frozen=True):
     low: int = 0
     #: Largest element of an integer array.
     high: int = 0
+    #: Elements from a 16-byte boundary to the beginning.
+    offset: int = 0
     #: NumPy file with the caller's data; empty: the data are random.
     file: str = ""
 
@@ -127,13 +129,14 @@ def passed(name: str, value: Any, place: int) -> tuple[Any, str, Operand | None]
         is_wide = isinstance(value, int) and not -(2**31) <= value < 2**31
         return value, "float32" if isinstance(value, float) else f"int{64 if is_wide else 32}", None
     operand = kind.operand(value, place)
-    if operand.dtype not in triton.TYPES or operand.offset or operand.runs_backwards:
-        raise UsageError(
-            f"{name} is {operand}, which is unaligned (16 bytes) or of an unknown type"
-        )
+    if operand.dtype not in triton.TYPES or operand.runs_backwards:
+        raise UsageError(f"{name} is {operand}, which is of an unknown type or runs backwards")
     is_plain = operand.is_contiguous and operand.shape
     shape = operand.shape if is_plain else (operand.span,)
-    return PassedArray(operand.dtype, shape), triton.TYPES[operand.dtype], operand
+    type_name = triton.TYPES[operand.dtype]
+    if operand.offset:  # another binary
+        type_name += f"@{operand.offset}"
+    return PassedArray(operand.dtype, shape, offset=operand.offset), type_name, operand
 
 
 def field_of(name: str, value: Any) -> int | str:

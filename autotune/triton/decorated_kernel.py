@@ -18,6 +18,7 @@ from autotune.encoding import dtype_of, encoded_type
 from autotune.kernel.expression import UntraceableError
 from autotune.kernel.includes import text_fingerprint
 from autotune.kernel.modules import SPACE
+from autotune.kernel.names import OFFSET
 from autotune.kernel.source import Description
 from autotune.kernel.space_text import modules_fingerprint
 from autotune.kernel.spec import BFloat16, Fill, InOut, Kernel, Launch
@@ -49,6 +50,7 @@ class DecoratedKernel(Kernel):
             name: tuple(dict.fromkeys(values[name] for values in configurations))
             for name in configurations[0]
         }
+        self._fields = frozenset(calls[0].problem)
         super().__init__(
             function,
             language="triton",
@@ -91,6 +93,20 @@ class DecoratedKernel(Kernel):
         # The name of a file with a caller's data is unique, so its content is part of the fingerprint.
         self._fingerprints[problem] = text_fingerprint(msgspec.json.encode(call).decode())
 
+    def filled(self, p: Problem) -> Problem:
+        """Return a problem with the offsets of its call's arrays as layout fields."""
+        call = self.calls.get(self.normal(p)) if _is_known(p) else None
+        arrays = (
+            {n: a for n, a in call.arguments.items() if isinstance(a, PassedArray)} if call else {}
+        )
+        return Problem(
+            {**p, **{OFFSET + n: array.offset for n, array in arrays.items() if array.offset}}
+        )
+
+    def normal(self, p: Problem) -> Problem:
+        """Return a problem without the offsets that `filled` adds."""
+        return Problem({name: value for name, value in p.items() if name in self._fields})
+
     def of_problem(self, p: Problem) -> Self:
         """Return the kernel with the reference and the fingerprint of a problem's call."""
         problem, own = self.normal(p), copy(self)
@@ -129,7 +145,7 @@ class DecoratedKernel(Kernel):
         return {name: _drawn(value, rng) for name, value in given.items()}
 
     def _launch(self, c: Configuration, p: Problem) -> Any:
-        if not all(isinstance(value, int | str) for value in p.values()):
+        if not _is_known(p):
             raise UntraceableError("the grid is known for recorded calls only")
         call = self._call(p)
         launch = self._launches[self.normal(p)].get(c)
@@ -141,10 +157,15 @@ class DecoratedKernel(Kernel):
         return (*(Fill(name, value) for name, value in launch.fills), Launch(grid=launch.grid))
 
     def _requires(self, c: Configuration, p: Problem) -> bool:
-        if not all(isinstance(value, int | str) for value in p.values()):
+        if not _is_known(p):
             return True  # pruning may differ at other sizes
         launches = self._launches.get(self.normal(p))
         return launches is None or c in launches
+
+
+def _is_known(p: Problem) -> bool:
+    """Return whether all fields of a problem are values, not symbols of a trace."""
+    return all(isinstance(value, int | str) for value in p.values())
 
 
 def _elements(call: RecordedCall) -> int:

@@ -56,7 +56,9 @@ def reading(number: int, values: Sequence[Any], is_exact: Sequence[bool]) -> Any
             elif kind is not float or decides:
                 seen.append(name)
             passed_on.append(name)
-    seen += [f"({' | '.join(aligned)}) % {ALIGNMENT} == 0"] if aligned else []
+    if aligned:
+        offsets = f"({''.join(f'{pointer} % {ALIGNMENT}, ' for pointer in aligned)})"
+        seen.append(f"({' | '.join(aligned)}) % {ALIGNMENT} and {offsets}")
     result = f"({', '.join(seen)},), [{', '.join(passed_on)}]"
     lines = "".join(f"    {line}\n" for line in [*begin, f"return {result}"])
     exec(f"def read(values):\n{lines}", known)

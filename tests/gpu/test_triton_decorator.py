@@ -150,14 +150,18 @@ def test_calls_of_a_captured_graph_are_answered_untuned(add: Any) -> None:
     assert not records()
 
 
-def test_unaligned_tensors_are_left_to_triton(add: Any, caplog: pytest.LogCaptureFixture) -> None:
-    x: Any = torch.ones(1001, device="cuda")[1:]
-    out = torch.empty_like(x)
-    for _ in range(2):
-        kernel = add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0)
-        assert bool((out == 4).all()) and "ptx" in kernel.asm
-    assert "add: left to triton.autotune: x is" in caplog.text
-    assert len(caplog.records) == 1 and len(add.cache) == 1
+def test_tensors_at_any_offset_are_tuned(add: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """An address that is not a multiple of 16 has a binary and an entry of its own."""
+    memory: Any = torch.randn(1 << 20, device="cuda")
+    n = len(memory) - 4
+    for offset in (0, 1, 2, 0):
+        x, out = memory[offset:][:n], torch.empty(n, device="cuda")
+        kernel = add[lambda meta: (-(-meta["n"] // meta["BLOCK"]),)](x, x, out, n, 3.0)
+        torch.testing.assert_close(out, 4 * x)
+    assert "ptx" in kernel.asm and not caplog.records and not add.cache
+    (record,) = records()
+    types = [entry["problem"]["types"] for entry in json.loads(record.read_text())["problems"]]
+    assert sorted(kind.split("-")[0] for kind in types) == ["fp32", "fp32@1", "fp32@2"]
 
 
 def test_an_option_in_a_call_is_left_to_triton(add: Any, caplog: pytest.LogCaptureFixture) -> None:
