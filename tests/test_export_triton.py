@@ -153,6 +153,15 @@ def two_functions(space, **fields):
             ),
             "the value of UNIT depends on the problem",
         ),
+        (
+            (
+                (
+                    "tl.load(x + place, mask=place < n, other=0.0)",
+                    "tl.make_tensor_descriptor(x, [n], [1], [BLOCK]).load([tl.program_id(0) * BLOCK])",
+                ),
+            ),
+            "needs global scratch memory, for example for a tensor descriptor",
+        ),
     ],
 )
 def test_what_a_problem_has_compiled_in_is_refused(tmp_path, monkeypatch, edits, message):

@@ -19,9 +19,11 @@ from autotune.compiling.binaries import compiled_for
 from autotune.compiling.job import compile_job
 from autotune.data.dataset import RANDOM
 from autotune.data.prepare import prepare_dataset
+from autotune.devices.base import GLOBAL_SCRATCH
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import complete_launches, launch_sequence, workspaces_of
 from autotune.kernel.operand import Operand
 from autotune.kernel.snapshot import kernel_for_run
 from autotune.kernel.space import enumerate_space
@@ -221,6 +223,47 @@ def test_an_array_at_an_offset_is_a_problem_of_its_own(layers):
     assert signatures == {plain: ["*fp32%16", "*fp32%16"], shifted: ["*fp32", "*fp32%16"]}
     dataset = prepare_dataset(kernel.of_problem(shifted), shifted, RANDOM)
     assert [argument.offset for argument in dataset.arguments] == [1, 0, 0, 0, 0]
+
+
+DESCRIPTORS = """
+import sys
+import numpy as np
+import triton
+import triton.language as tl
+from autotune.triton import autotune
+
+
+@autotune(M=(64, 32), N=(64,), key=["rows"])
+@triton.jit
+def doubled(x, out, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    read = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [M, N])
+    written = tl.make_tensor_descriptor(out, [rows, columns], [columns, 1], [M, N])
+    place = [tl.program_id(0) * M, tl.program_id(1) * N]
+    written.store(place, read.load(place) * 2)
+
+
+if __name__ == "__main__":
+    x = np.ones((128, 256), np.float32)
+    doubled[lambda meta: (triton.cdiv(128, meta["M"]), triton.cdiv(256, meta["N"]))](x, x.copy(), 128, 256)
+"""
+
+
+def test_a_descriptor_made_on_the_device_has_a_workspace(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    file = tmp_path / "rows.py"
+    file.write_text(DESCRIPTORS)
+    record(file)
+    kernel = find_kernel(f"{file}:doubled")
+    (problem,), c, device = kernel.problems["cuda"], kernel.default(), for_arch("sm_90")
+    binary = compiled_for(kernel, c, problem, device)
+    (out,) = workspaces_of(kernel, c, problem, device, binary).values()
+    blocks = 2 * 4
+    assert out.shape == (blocks * binary.entries[0].convention.scratch_bytes,) != (0,)
+    plan = launch_sequence(kernel, c, problem, device)
+    args = complete_launches(plan, binary, ["x", "out", "rows", "columns"]).main.args
+    assert args == ("x", "out", "rows", "columns", GLOBAL_SCRATCH, 0)
+    assert run(["check", f"{file}:doubled", "--arch", "sm_90"]) == 0
+    assert "interpreter: verified on 1 of 1 problems" in "".join(capsys.readouterr())
 
 
 def test_a_call_is_planned_as_load_plans_it(layers):

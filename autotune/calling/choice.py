@@ -25,6 +25,7 @@ from autotune.kernel.launches import (
     bind_arguments,
     complete_launches,
     launch_sequence,
+    workspaces_of,
 )
 from autotune.kernel.source import changed_since
 from autotune.kernel.space import is_member
@@ -269,12 +270,12 @@ class LaunchPlan:
     ) -> LaunchPlan:
         """Plan a choice; compile it unless its ``binary`` is given."""
         kernel, problem, configuration = resolved.kernel, resolved.problem, choice.configuration
-        scratch = kernel.workspaces(configuration, problem, device)
         # Each launch sets the module's symbols, perhaps to other values.
         has_symbols = any(argument.kind == "constant" for argument in resolved.arguments.values())
         if binary is None:
             given = resolved.compiled_scalars
             binary = compiled_for(kernel, configuration, problem, device, given)
+        scratch = workspaces_of(kernel, configuration, problem, device, binary)
         names = [*(n for n, a in resolved.arguments.items() if a.kind != "constant"), *scratch]
         sequence = complete_launches(
             launch_sequence(kernel, configuration, problem, device), binary, names

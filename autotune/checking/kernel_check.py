@@ -31,6 +31,7 @@ from autotune.kernel.launches import (
     requirement,
     trace_launches,
     traced_grid,
+    workspaces_of,
 )
 from autotune.kernel.space import Space, broken_constraints, enumerate_space
 from autotune.kernel.spec import Kernel
@@ -327,7 +328,7 @@ class _DeviceCheck:
         for value in declared.values():
             if value.kind == "constant":
                 constant(binary.code, value.variable, value.nbytes)
-        scratch = kernel.workspaces(configuration, problem, self._device)
+        scratch = workspaces_of(kernel, configuration, problem, self._device, binary)
         arrays = with_scratch(declared.values(), scratch)
         scalars = {name: value.scalar for name, value in arrays.items() if value.kind == "scalar"}
         buffers = dict.fromkeys(arrays.keys() - scalars.keys())

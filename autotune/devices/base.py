@@ -153,6 +153,10 @@ def with_defines(source: str, defines: Mapping[str, str]) -> str:
     return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
 
 
+#: Workspace of a function in device memory that its compiler needs, not the space file.
+GLOBAL_SCRATCH = "(global scratch)"
+
+
 @dataclass(frozen=True)
 class Convention:
     """The part of a launch that a compiler decides instead of the launch function."""
@@ -161,10 +165,12 @@ class Convention:
     block: int
     #: Dynamic shared memory per block.
     shared_bytes: int
-    #: Positions of the arguments that are passed on; None is a null pointer.
-    passed: tuple[int | None, ...]
+    #: Positions of the arguments that are passed on, or `GLOBAL_SCRATCH`; None is a null pointer.
+    passed: tuple[int | str | None, ...]
     #: Blocks in x for each block of the grid.
     blocks: int = 1
+    #: Bytes of `GLOBAL_SCRATCH` for each block that runs.
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,11 @@ class CppSequence:
         scratch = _scratch(kernel, configuration, device, problem)
         names = [*signature.arguments, *scratch]
         if binary:
+            if any(made.convention and made.convention.scratch_bytes for made in binary.entries):
+                raise UsageError(
+                    f"{kernel.name}: {configuration} needs global scratch memory, for example for a tensor "
+                    "descriptor made on the device; a launcher in C++ has none"
+                )
             entry = kernel.entry_of(configuration)
             named = (
                 replace(step, entry=step.entry or entry) if isinstance(step, Launch) else step

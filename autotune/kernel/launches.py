@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import PLAIN, Binary, BoundFill, BoundLaunch, Convention
+from autotune.devices.base import GLOBAL_SCRATCH, PLAIN, Binary, BoundFill, BoundLaunch, Convention
 from autotune.devices.device import MAX_GRID, Device
 from autotune.devices.tensor_map import MappedBuffer
 from autotune.encoding import element_of
@@ -29,7 +30,7 @@ from autotune.kernel.expression import (
     value_of,
 )
 from autotune.kernel.matching import require_match
-from autotune.kernel.spec import Fill, Kernel, Launch, Step, TensorMap
+from autotune.kernel.spec import Fill, Kernel, Launch, Out, Step, TensorMap
 from autotune.kernel.tensor_layout import TypedArray, has_tensor_maps, layout_of
 from autotune.values import Configuration, Problem
 
@@ -117,7 +118,7 @@ def complete_launches(
         (x, *others), given = step.grid, names if step.args is None else step.args
         passed = step.args
         if names is not None and given is not None:
-            passed = tuple(np.uint64(0) if i is None else given[i] for i in found.passed)
+            passed = tuple(_passed(place, given) for place in found.passed)
         grid = (x * found.blocks if found.blocks > 1 else x, *others)
         block = (found.block, 1, 1)
         return replace(step, grid=grid, block=block, shared_bytes=found.shared_bytes, args=passed)
@@ -130,6 +131,34 @@ def complete_launches(
         for step in plan.steps
     )
     return replace(plan, steps=tuple(steps))
+
+
+def _passed(place: int | str | None, given: Sequence[Any]) -> Any:
+    if place is None:
+        return np.uint64(0)
+    return place if isinstance(place, str) else given[place]
+
+
+def workspaces_of(
+    kernel: Kernel,
+    configuration: Configuration,
+    problem: Problem,
+    device: Device,
+    binary: Binary,
+) -> dict[str, Out]:
+    """Return the declared workspaces of a configuration, and `GLOBAL_SCRATCH` if its compiler needs it."""
+    found = dict(kernel.workspaces(configuration, problem, device))
+    bytes_per_block = {
+        entry.name: entry.convention.scratch_bytes for entry in binary.entries if entry.convention
+    }
+    if any(bytes_per_block.values()):
+        plan = complete_launches(launch_sequence(kernel, configuration, problem, device), binary)
+        most = max(
+            prod(_as_three(step.grid)) * bytes_per_block.get(str(step.entry), 0)
+            for step in plan.launches
+        )
+        found[GLOBAL_SCRATCH] = Out((max(1, most),), np.uint8)
+    return found
 
 
 def exceeded_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:

@@ -23,6 +23,7 @@ from typing import Any
 
 from autotune.devices import nvrtc
 from autotune.devices.base import (
+    GLOBAL_SCRATCH,
     Binary,
     CompiledFunction,
     CompileError,
@@ -49,9 +50,7 @@ _OUT_OF_RESOURCES = ("uses too much shared data", "out of resource")
 #: Option that keeps source lines in the binary; nvcc has the same.
 _LINES = "-lineinfo"
 #: Metadata of binaries that a plain launch cannot run.
-_UNSUPPORTED = (
-    *("global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl"),
-)
+_UNSUPPORTED = ("profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
 #: Name of the symbol with the types of a function's arguments.
 SIGNATURE = "({})"
 
@@ -161,11 +160,15 @@ def _compiled_function(
         if getattr(metadata, feature, 0):
             raise CompileError(f"{name} needs {feature}, which launches here do not support")
     given = len(set(re.findall(rf"\b{metadata.name}_param_(\d+)", made.asm["ptx"])))
+    # Two pointers follow the arguments: to global scratch memory, and to that of a profiler.
+    scratch_bytes = int(getattr(metadata, "global_scratch_size", 0))
+    pointers = [GLOBAL_SCRATCH if scratch_bytes else None, None]
     convention = Convention(
         block=_WARP * int(metadata.num_warps),
         shared_bytes=int(metadata.shared),
-        passed=(*passed, *[None] * (given - len(passed))),
+        passed=(*passed, *pointers[: given - len(passed)]),
         blocks=int(metadata.num_ctas),
+        scratch_bytes=scratch_bytes,
     )
     found = reported.get(metadata.name, CompiledFunction(name))
     return CompiledFunction(

@@ -7,7 +7,7 @@ from typing import Any
 
 from autotune.devices.base import Binary, Executor, Poison
 from autotune.errors import AutotuneError
-from autotune.kernel.launches import launch_sequence
+from autotune.kernel.launches import launch_sequence, workspaces_of
 from autotune.kernel.spec import Kernel
 from autotune.measure import verify
 from autotune.measure.measurement import CheckResult
@@ -31,7 +31,7 @@ class Launchable:
         self.executor, self.data, kernel = state
         device = self.executor.device
         self.plan = launch_sequence(kernel, configuration, problem, device)
-        self.data.declare_scratch(kernel.workspaces(configuration, problem, device))
+        self.data.declare_scratch(workspaces_of(kernel, configuration, problem, device, binary))
         #: Workspaces of this configuration; `data` may later have those of another configuration.
         self.scratch = self.data.scratch
         self.binary = binary

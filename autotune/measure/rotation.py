@@ -24,7 +24,7 @@ from autotune.data.dataset import RANDOM, Dataset
 from autotune.data.draw import Draw, Size
 from autotune.devices.base import Binary, BoundFill, BoundLaunch, Executor, LaunchError
 from autotune.encoding import dtype_of, encoded
-from autotune.kernel.launches import bind_arguments, launch_sequence
+from autotune.kernel.launches import bind_arguments, launch_sequence, workspaces_of
 from autotune.kernel.spec import Kernel
 from autotune.measure import worker_state
 from autotune.measure.process import Turns
@@ -228,7 +228,7 @@ class RotatedArrays:
         """Return the steps of a configuration on each set; all sets share its workspaces."""
         kernel, device, problem = self._kernel, self.executor.device, self.problem
         plan = launch_sequence(kernel, entrant.configuration, problem, device)
-        scratch = kernel.workspaces(entrant.configuration, problem, device)
+        scratch = workspaces_of(kernel, entrant.configuration, problem, device, entrant.binary)
         passed = with_scratch((argument for argument, _ in self._arguments), scratch)
         own: dict[str, Any] = {name: None for name, value in passed.items() if not value.count}
         own |= {name: self.executor.allocate(passed[name].nbytes) for name in scratch}

@@ -31,7 +31,7 @@ from autotune.devices.cuda_memory import CudaBuffer
 from autotune.devices.device import Device
 from autotune.devices.nvrtc import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
-from autotune.kernel.launches import launch_sequence
+from autotune.kernel.launches import launch_sequence, workspaces_of
 from autotune.kernel.snapshot import load_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.verify import DeviceData
@@ -253,7 +253,8 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
     kernel = load_kernel(job.origin, job.fingerprint)
     dataset = next(dataset for dataset in job.datasets if dataset.name == EXACT)
     data = _BareData(executor, {EXACT: dataset})
-    data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+    workspaces = workspaces_of(kernel, configuration, job.problem, job.device, trial.binary)
+    data.declare_scratch(workspaces)
     plan = launch_sequence(kernel, configuration, job.problem, job.device)
     steps = data.bind(plan, EXACT, trial.binary)
     executor.run(executor.load(trial.binary, data.constants(EXACT)), steps)

@@ -164,6 +164,50 @@ def test_tensors_at_any_offset_are_tuned(add: Any, caplog: pytest.LogCaptureFixt
     assert sorted(kind.split("-")[0] for kind in types) == ["fp32", "fp32@1", "fp32@2"]
 
 
+DESCRIPTORS = """
+import triton
+import triton.language as tl
+from autotune.triton import autotune
+
+
+@autotune(M=(32, 64, 128), N=(64,), num_warps=(4,), key=["rows", "columns"], budget="20s")
+@triton.jit
+def doubled(x, out, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    read = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [M, N])
+    written = tl.make_tensor_descriptor(out, [rows, columns], [columns, 1], [M, N])
+    place = [tl.program_id(0) * M, tl.program_id(1) * N]
+    written.store(place, read.load(place) * 2)
+"""
+
+
+def test_descriptors_made_on_the_device_are_tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On two streams at once: each has a workspace of its own."""
+    (tmp_path / "rows.py").write_text(DESCRIPTORS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "rows", raising=False)
+    doubled = import_module("rows").doubled
+    rows, columns = 1000, 512
+    inputs: list[Any] = [torch.randn(rows, columns, device="cuda") for _ in range(2)]
+    outputs = [torch.full_like(x, float("nan")) for x in inputs]
+    streams = [torch.cuda.Stream() for _ in inputs]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for x, out, stream in zip(inputs, outputs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                doubled[lambda meta: (-(-rows // meta["M"]), -(-columns // meta["N"]))](
+                    x, out, rows, columns
+                )
+    torch.cuda.synchronize()
+    for x, out in zip(inputs, outputs, strict=True):
+        torch.testing.assert_close(out, 2 * x, rtol=0, atol=0)
+    assert not caplog.records and not doubled.cache
+    (record,) = Path(data_path("tuned")).rglob("doubled.json")
+    (entry,) = json.loads(record.read_text())["problems"]
+    assert len(entry["race"]["contenders"]) >= 1
+
+
 def test_an_option_in_a_call_is_left_to_triton(add: Any, caplog: pytest.LogCaptureFixture) -> None:
     x: Any = torch.ones(1000, device="cuda")
     out = torch.empty_like(x)
