@@ -438,6 +438,8 @@ def change(tuned: dict[str, Any], **changes: Any) -> None:
     for name, value in changes.items():
         if name == "configuration":
             winner[name] = tuned["plans"][0][name] = value
+        elif name == "code":
+            winner[name] = value
         elif name == "median_ms":
             winner["time_ms"][0] = value
         elif name == "interval_ms":

@@ -1,11 +1,14 @@
-"""Variables in constant memory, found in a cubin by their C++ names."""
+"""What is read from a cubin: variables in constant memory by their C++ names, and its machine code."""
+
+from typing import Any
 
 import pytest
 from sample_spaces import SOURCE, write_space
 
 from autotune.checking.kernel_check import check_kernel
+from autotune.compiling.binaries import code_hash
 from autotune.devices import cubin, nvrtc
-from autotune.devices.base import LaunchError
+from autotune.devices.base import Binary, LaunchError
 from autotune.kernel.catalog import load_file
 
 CONSTANTS = """
@@ -96,3 +99,45 @@ def test_check_names_a_constant_that_no_binary_has(tmp_path):
     )
     (failure,) = check_kernel(kernel, ["sm_90"], samples=1, seed=0).failures
     assert "unknown __constant__ variable 'scale'; did you mean 'a::scale_of'?" in failure
+
+
+LOOP = """
+extern "C" __global__ void f(float* x, int n) {
+    __shared__ float tile[SIZE];
+    for (int i = 0; i < n; ++i) tile[i] = x[i] * FACTOR;
+    for (int i = 0; i < n; ++i) x[i] = tile[n - i];
+}
+"""
+
+
+def hash_of(*options: str, size: int = 64, factor: float = 2.0) -> str:
+    source = LOOP.replace("SIZE", str(size)).replace("FACTOR", f"{factor}f")
+    made = nvrtc.compile_cubin(source, ["-arch=sm_90", *options])
+    assert cubin.code_hash(made.code) == code_hash(Binary(made.code, (), "", ""))
+    return cubin.code_hash(made.code)
+
+
+def test_the_hash_of_machine_code_leaves_out_what_only_names_it() -> None:
+    """Two cubins with the same code: one also has lines, which makes its other sections differ."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    plain, with_lines = (
+        nvrtc.compile_cubin(LOOP.replace("SIZE", "64").replace("FACTOR", "2"), options).code
+        for options in (["-arch=sm_90"], ["-arch=sm_90", "-lineinfo"])
+    )
+    assert plain != with_lines
+    assert cubin.code_hash(plain) == cubin.code_hash(with_lines)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"size": 128}, {"factor": 3.0}],
+    ids=["shared memory", "a constant"],
+)
+def test_the_hash_of_machine_code_changes_with_the_code(changed: dict[str, Any]) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert hash_of() == hash_of() != hash_of(**changed)
+
+
+def test_the_hash_of_a_binary_that_is_no_cubin_is_of_all_its_bytes() -> None:
+    first, second = (code_hash(Binary(code, (), "", "")) for code in (b"pocl 1", b"pocl 2"))
+    assert first != second and len(first) == 64

@@ -37,6 +37,15 @@ def test_a_second_run_measures_nothing(project, tmp_path, capsys, budget):
     assert "nothing measured: this command ran on" in found.err
 
 
+def test_a_second_run_measures_nothing_after_an_upgrade_with_the_same_code(
+    project, tmp_path, capsys
+):
+    recorded_as(project, toolchain="older")
+    with no_process(tmp_path):
+        assert again() == 0
+    assert "nothing measured: this command ran on" in capsys.readouterr().err
+
+
 def test_a_second_run_prints_the_record_as_json(project, tmp_path, capsys):
     recorded_as(project)
     with no_process(tmp_path):
@@ -49,6 +58,12 @@ def test_a_second_run_prints_the_record_as_json(project, tmp_path, capsys):
     [
         ({}, "", COMMAND.replace("3evals", "9evals"), "measured again: the budget is larger"),
         ({"driver": "older"}, "", COMMAND, "measured again: the driver changed: older -> "),
+        (
+            {"toolchain": "older", "code": "0" * 64},
+            "",
+            COMMAND,
+            "measured again: the compiler changed: older -> ",
+        ),
         ({}, "// edited", COMMAND, "measured again: its source changed"),
     ],
 )

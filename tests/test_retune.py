@@ -146,7 +146,7 @@ def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> N
     ("changes", "why"),
     [
         ({"driver": "1.2.3"}, "the driver changed: 1.2.3 -> "),
-        ({"toolchain": "nvrtc 1.0"}, "the compiler changed: nvrtc 1.0 -> "),
+        ({"toolchain": "nvrtc 1.0", "code": ""}, "the compiler changed: nvrtc 1.0 -> "),
         ({"tuned_on": "2020-01-01"}, "days ago"),
     ],
 )
@@ -161,7 +161,45 @@ def test_what_only_aged_is_measured_again_and_confirmed(
     assert found.median_ms == 1e4
     assert getattr(found.origin, next(iter(changes))) == next(iter(changes.values()))
     assert found.confirmed is not None and found.confirmed.ratio < 1
+    assert len(found.confirmed.code) == 64  # an older record gets the hash
     assert ask() == []
+
+
+def test_after_an_upgrade_of_the_compiler_the_same_code_is_not_measured(
+    project: Path, ask: Ask
+) -> None:
+    """Of two entries, one has other code than was recorded."""
+    for name in NAMES:
+        edit_record(name, toolchain="nvrtc 1.0")
+    edit_record("twin", code="0" * 64)
+    old = read(record_file("saxpy")).problems[0]
+    rows = {row["kernel"]: row for row in ask()}
+    assert {name: row["action"] for name, row in rows.items()} == dict.fromkeys(NAMES, "re-compile")
+    assert rows["saxpy"]["result"] == "confirmed"
+    assert rows["saxpy"]["message"] == "the compiler makes the machine code that was measured"
+    assert rows["saxpy"]["after_ms"] is None and rows["twin"]["after_ms"] is not None
+    confirmed = read(record_file("saxpy")).problems[0].confirmed
+    assert confirmed is not None and confirmed.ratio is None
+    # Its age is that of the measurement.
+    assert (confirmed.on, confirmed.code) == (old.origin.tuned_on, old.winner.code)
+    assert confirmed.toolchain != "nvrtc 1.0"
+    assert ask() == []
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_changed_driver_is_measured_also_after_an_upgrade_of_the_compiler(
+    project: Path, ask: Ask
+) -> None:
+    edit_record("saxpy", toolchain="nvrtc 1.0", driver="1.2.3")
+    (row,) = ask("--dry-run")
+    assert (row["action"], row["result"]) == ("re-measure", "skipped")
+
+
+@pytest.mark.usefixtures("no_process")
+def test_where_no_time_is_left_nothing_is_compiled(project: Path, ask: Ask) -> None:
+    edit_record("saxpy", toolchain="nvrtc 1.0")
+    (row,) = ask("--max-hours", "0")
+    assert (row["action"], row["result"]) == ("re-compile", "skipped")
 
 
 @pytest.mark.parametrize(

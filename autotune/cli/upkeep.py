@@ -160,8 +160,8 @@ def retune(
     """Tune KERNEL again: all its problems, stale entries or missing entries.
 
     Retune searches again if the source, arguments or compiler options changed, or if there is no entry for
-    this device. If only the driver or compiler changed, or if the entry is older than --max-age, it verifies
-    and measures the winner and its runners-up. A search follows only if the winner computes a wrong result,
+    this device. If only the driver changed, or if the entry is older than --max-age, it verifies and measures
+    the winner and its runners-up; also if another compiler makes other machine code of the winner. A search follows only if the winner computes a wrong result,
     is more than 2 % slower or is no longer among the best. Repeat an interrupted command to continue.
 
     \b

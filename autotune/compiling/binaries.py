@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import zlib
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ import msgspec
 from autotune.cache import BINARIES, touch
 from autotune.compiling.job import CompileJob, compile_job
 from autotune.compiling.name_clashes import replaced_name, replaced_word
+from autotune.devices import cubin
 from autotune.devices.base import Binary, CompileError, ResourceError
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
@@ -52,6 +54,12 @@ class Compiled:
     failure: CompileFailure = CompileFailure.REJECTED
     #: The binary was read from the cache.
     is_cached: bool = False
+
+
+def code_hash(binary: Binary) -> str:
+    """Return the sha256 of the machine code of a binary: of a cubin without the versions that it names."""
+    known = cubin.code_hash(binary.code) if binary.code.startswith(b"\x7fELF") else ""
+    return known or hashlib.sha256(binary.code).hexdigest()
 
 
 def compile_now(job: CompileJob) -> Compiled:

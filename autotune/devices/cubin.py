@@ -1,4 +1,4 @@
-"""Reads parameters of functions, and variables in constant memory, from a cubin.
+"""Reads parameters of functions, variables in constant memory, and the machine code from a cubin.
 
 A cubin is an ELF file of 64 bits. Source of the layout: System V ABI, chapters 4 (sections) and 5 (symbols).
 Names are mangled as the Itanium C++ ABI says.
@@ -6,6 +6,7 @@ Names are mangled as the Itanium C++ ABI says.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import struct
 from collections.abc import Mapping
@@ -25,6 +26,12 @@ _SIZE_BIT = 18
 _SYMBOLS, _SYMBOL_BYTES, _VARIABLE = 2, 24, 1
 #: Section with the variables in constant memory.
 _CONSTANT = ".nv.constant3"
+#: Beginnings of the names of sections with machine code and data. The others name versions and symbols.
+_CODE = (".text.", ".nv.constant", ".nv.global", ".nv.shared")
+#: Type of a section without bytes in the file.
+_NO_BYTES = 8
+#: First bit of the registers of a function in the word of its section for further facts.
+_REGISTERS_BIT = 24
 #: Basic types in mangled names.
 _TYPES = {
     **{"b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short"},
@@ -60,6 +67,21 @@ def parameter_bytes(cubin: bytes, symbol: str) -> tuple[int, ...] | None:
             at += 4 + (following if form == _WITH_DATA else 0)
         return tuple(size for _, size in sorted(found.items()))
     return None
+
+
+def code_hash(cubin: bytes) -> str:
+    """Return the sha256 of the machine code, its data and its registers; empty without machine code.
+
+    Two versions of a compiler may make the same code, although their cubins differ in the versions they name.
+    """
+    found = hashlib.sha256()
+    sections = [section for section in _sections(cubin) if section.name.startswith(_CODE)]
+    for section in sorted(sections, key=lambda section: section.name):
+        facts = section.name, section.nbytes, section.info >> _REGISTERS_BIT
+        found.update(repr(facts).encode())
+        if section.kind != _NO_BYTES:
+            found.update(cubin[section.begin : section.begin + section.nbytes])
+    return found.hexdigest() if sections else ""
 
 
 @lru_cache(8)
@@ -152,18 +174,17 @@ class _Section:
     nbytes: int
     #: Number of the section with the names of symbols.
     link: int
+    #: Further facts of a section, by its type.
+    info: int
 
 
 def _sections(cubin: bytes) -> list[_Section]:
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
     headers = [
-        struct.unpack_from("<II16xQQI", cubin, table + entry_bytes * n) for n in range(count)
+        struct.unpack_from("<II16xQQII", cubin, table + entry_bytes * n) for n in range(count)
     ]
-    return [
-        _Section(_text(cubin, headers[names][2] + name), kind, begin, nbytes, link)
-        for name, kind, begin, nbytes, link in headers
-    ]
+    return [_Section(_text(cubin, headers[names][2] + name), *facts) for name, *facts in headers]
 
 
 def _text(cubin: bytes, begin: int) -> str:

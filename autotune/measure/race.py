@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from autotune.compiling.binaries import code_hash
 from autotune.data.dataset import RANDOM
 from autotune.devices.base import (
     Binary,
@@ -86,6 +87,8 @@ class Contender:
     deterministic: bool = False
     #: Sizes at which the finals found the configuration correct.
     verified: tuple[Problem, ...] = ()
+    #: After the race, the `autotune.compiling.binaries.code_hash` of the binary; empty for a vendor's call.
+    code: str = ""
 
     @property
     def registers(self) -> int:
@@ -230,7 +233,7 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
             continue
         return Race(
             # Without binaries: a race may come back from another machine.
-            tuple(replace(contender, binary=None) for contender in contenders),
+            tuple(map(_without_binary, contenders)),
             tuple(
                 by_place.get(place) or ContenderSamples(failure=failures[place])
                 for place in range(len(contenders))
@@ -239,6 +242,11 @@ def race(worker: DeviceWorker, job: Job, contenders: Sequence[Contender], rules:
             heat.clocks,
             heat.device_uuid,
         )
+
+
+def _without_binary(contender: Contender) -> Contender:
+    code = code_hash(contender.binary) if contender.binary else ""
+    return replace(contender, binary=None, code=code)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,22 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.compiling.binaries import compile_now
+from autotune.compiling.job import compile_job
 from autotune.errors import UsageError
-from autotune.retune.stale import KnownEntry, StaleQuery, known_entries, reasons_to_tune
+from autotune.retune.stale import (
+    Action,
+    KnownEntry,
+    Reason,
+    StaleQuery,
+    has_measured_code,
+    known_entries,
+    reasons_to_tune,
+)
 from autotune.run.request import Request, Search
 from autotune.search.session import Budget
 from autotune.tuned.record import TunedRecord
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 
 @dataclass(frozen=True)
@@ -43,13 +53,27 @@ def repetition_of(request: Request, out: Path) -> Repetition:
         known = entries.get(problem)
         if known is None or not _is_of_command(known, request):
             is_covered = False
-        elif reasons := reasons_to_tune(query, request.kernel, request.device, known):
+        elif reasons := _reasons(query, request, known):
             changes.append((problem, "; ".join(reason.text for reason in reasons)))
         elif not _budget_of(known).covers(request.total_budget):
             changes.append((problem, "the budget is larger"))
     if changes or not is_covered or not request.problems:
         return Repetition(changes=tuple(changes))
     return Repetition(entries[request.problems[0]].record)
+
+
+def _reasons(query: StaleQuery, request: Request, known: KnownEntry) -> tuple[Reason, ...]:
+    """Return why an entry is measured again: not after an upgrade whose compiler makes the same machine code."""
+    kernel, device, entry = request.kernel, request.device, known.entry
+    reasons = reasons_to_tune(query, kernel, device, known)
+    if any(reason.action is not Action.RECOMPILE for reason in reasons):
+        return reasons
+    if not reasons:
+        return ()
+    problem = Problem(dict(entry.problem))
+    job = compile_job(kernel, Configuration(entry.configuration), problem, device)
+    is_same = has_measured_code(kernel, device, entry, compile_now(job).binary)
+    return () if is_same else reasons
 
 
 def _is_of_command(known: KnownEntry, request: Request) -> bool:

@@ -7,7 +7,8 @@ import itertools
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -16,11 +17,16 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
+from autotune.compiling.binaries import Compiled
+from autotune.compiling.job import compile_job
+from autotune.devices.base import Binary
 from autotune.devices.device import Device
+from autotune.devices.nvml import clocks_of
 from autotune.errors import AutotuneError, Interrupted
 from autotune.front import tune
 from autotune.kernel.spec import Kernel
 from autotune.languages.registry import compiler
+from autotune.measure.compilers import CompilerPool
 from autotune.measure.measurement import find_objective
 from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend
@@ -32,13 +38,14 @@ from autotune.retune.gate import (
     check_others,
 )
 from autotune.retune.outcomes import RetuneOptions, RetuneOutcome, RetuneStatus
-from autotune.retune.stale import Action, Reason, Target
+from autotune.retune.stale import Action, KnownEntry, Reason, Target, has_measured_code
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.request import EFFORTS, Effort, Request, Search
 from autotune.search.session import Budget, Phase
 from autotune.tuned.dates import timestamp
 from autotune.tuned.reading import user_folder
-from autotune.tuned.record import TIME, Confirmation
+from autotune.tuned.record import TIME, Confirmation, TunedProblem
+from autotune.values import Configuration
 
 #: Maximum slowdown of a confirmed winner, as a share of its recorded time.
 TOLERANCE = 0.02
@@ -61,10 +68,53 @@ class Retuner:
         """Search entries that may be wrong, then confirm entries, then search new problems."""
         searched = [target for target in targets if target.action is Action.SEARCH]
         outcomes = self.search([target for target in searched if target.known])
+        outdated = [target for target in targets if target.action is Action.RECOMPILE]
+        same, changed = self.recompile(outdated)
         again = [target for target in targets if target.action is Action.REMEASURE]
-        confirmed, failed = self.remeasure(again)
-        outcomes += confirmed + self.search(failed)
+        confirmed, failed = self.remeasure([*again, *changed])
+        outcomes += same + confirmed + self.search(failed)
         return outcomes + self.search([target for target in searched if not target.known])
+
+    # ------------------------------------------------------------------ compiling again
+
+    def recompile(self, targets: Sequence[Target]) -> tuple[list[RetuneOutcome], list[Target]]:
+        """Confirm entries whose winner has the machine code that was measured; return the others.
+
+        Nothing is measured, except if the device is throttled now.
+        """
+        clocks = clocks_of(self.device.uuid)
+        same: list[Target] = []
+        changed: list[Target] = []
+        for target, binary in self._compiled(targets):
+            is_same = has_measured_code(target.kernel, self.device, _known(target).entry, binary)
+            (same if is_same and not clocks.is_throttled else changed).append(target)
+        sampled = f"; the SM clock is {clocks.sm_mhz} MHz" if clocks.sm_mhz else ""
+        message = f"the compiler makes the machine code that was measured{sampled}"
+        outcomes: list[RetuneOutcome] = []
+        for _, group in groupby(sorted(same, key=_file_of), key=_file_of):
+            found = [(target, _still_of(_known(target).entry)) for target in group]
+            outcomes += self._confirm(found, message)
+        return outcomes, changed
+
+    def _compiled(self, targets: Sequence[Target]) -> Iterator[tuple[Target, Binary | None]]:
+        """Compile the winners of targets at once; None for a winner that fails, and if no time is left."""
+        if not targets or self.left_s <= 0:
+            yield from ((target, None) for target in targets)
+            return
+        request = self._request(targets[:1], EFFORTS["quick"])
+        with self._site.compilers(request) as compilers:
+            compilers.start()
+            made = [self._submitted(compilers, target) for target in targets]
+            for target, compiled in zip(targets, made, strict=True):
+                yield target, compiled.result().binary if compiled else None
+
+    def _submitted(self, compilers: CompilerPool, target: Target) -> Future[Compiled] | None:
+        configuration = Configuration(_known(target).entry.configuration)
+        with suppress(AutotuneError):  # measuring says what is wrong
+            return compilers.submit(
+                compile_job(target.kernel, configuration, target.problem, self.device)
+            )
+        return None
 
     # ------------------------------------------------------------------ measuring again
 
@@ -78,7 +128,7 @@ class Retuner:
             elif found.verdict is Verdict.FAILED:
                 outcomes.append(RetuneOutcome.of(found.target, RetuneStatus.FAILED, found.message))
             elif found.verdict in (Verdict.HELD, Verdict.FASTER, Verdict.UNDECIDED):
-                outcomes.append(self._confirm(found.target, found.remeasurement))
+                outcomes += self._held(found.target, found.remeasurement)
             else:
                 why = Reason(f"it is {found.verdict}: {found.message}", Action.SEARCH, fresh=True)
                 failed.append(replace(found.target, reasons=(*found.target.reasons, why)))
@@ -109,35 +159,54 @@ class Retuner:
                     others = check_others(bench, of_kernel)
                     yield from itertools.takewhile(lambda _: self.left_s > 0, others)
 
-    def _confirm(self, target: Target, found: Remeasurement | None) -> RetuneOutcome:
-        """Write a confirmed entry to the user's records and to the record that lookup reads.
-
-        It keeps its recorded times, so that small losses cannot add up.
-        """
-        known, changed, on = target.known, msgspec.structs.replace, timestamp()
-        assert known is not None and found is not None and found.slowdown is not None
-        ratio, record = found.slowdown.ratio, known.record
-        versions = {
-            "driver": self.device.driver,
-            "toolchain": compiler(target.kernel.language_on(self.device.backend)).toolchain(),
-        }
+    def _held(self, target: Target, found: Remeasurement | None) -> list[RetuneOutcome]:
+        """Confirm an entry that was measured again; it keeps its times, so that small losses cannot add up."""
+        assert found is not None and found.slowdown is not None
+        ratio, winner = found.slowdown.ratio, found.winner
         confirmed = Confirmation(
-            on=on, ratio=ratio.value, ratio_interval=ratio.interval, **versions
+            on=timestamp(),
+            ratio=ratio.value,
+            ratio_interval=ratio.interval,
+            code=winner.code if winner else "",
         )
-        made = changed(record.provenance, version=__version__, created=on, **versions)
-        entry = changed(known.entry, confirmed=confirmed)
-        own = [known.directory] if known.layer not in ("shipped", "project") else []
-        mine = [Path(user_folder(target.kernel.project))] if record.objective == TIME else []
-        try:
-            for directory in {*mine, *own}:
-                amend(directory, changed(record, problems=(entry,), provenance=made))
-        except AutotuneError as error:
-            return RetuneOutcome.of(target, RetuneStatus.FAILED, str(error))
         message = "{:.3f} times its recorded time ({:.3f} … {:.3f})".format(
             ratio.value, *ratio.interval
         )
-        now_ms = found.winner.time_ms.value if found.winner else None
-        return RetuneOutcome.of(target, RetuneStatus.CONFIRMED, message, now_ms)
+        return self._confirm(
+            [(target, confirmed)], message, winner.time_ms.value if winner else None
+        )
+
+    def _confirm(
+        self,
+        found: Sequence[tuple[Target, Confirmation]],
+        message: str,
+        now_ms: float | None = None,
+    ) -> list[RetuneOutcome]:
+        """Write confirmations of entries of one record, with today's driver and compiler.
+
+        They go to the user's records and to the record that lookup reads.
+        """
+        targets, changed = [target for target, _ in found], msgspec.structs.replace
+        kernel, known = targets[0].kernel, _known(targets[0])
+        record, on = known.record, timestamp()
+        versions = {
+            "driver": self.device.driver,
+            "toolchain": compiler(kernel.language_on(self.device.backend)).toolchain(),
+        }
+        made = changed(record.provenance, version=__version__, created=on, **versions)
+        entries = tuple(
+            changed(_known(target).entry, confirmed=changed(confirmed, **versions))
+            for target, confirmed in found
+        )
+        own = [known.directory] if known.layer not in ("shipped", "project") else []
+        mine = [Path(user_folder(kernel.project))] if record.objective == TIME else []
+        status = RetuneStatus.CONFIRMED
+        try:
+            for directory in {*mine, *own}:
+                amend(directory, changed(record, problems=entries, provenance=made))
+        except AutotuneError as error:
+            status, message, now_ms = RetuneStatus.FAILED, str(error), None
+        return [RetuneOutcome.of(target, status, message, now_ms) for target in targets]
 
     # ------------------------------------------------------------------ searching
 
@@ -244,6 +313,22 @@ class Retuner:
     def _searched_alike(self, target: Target) -> tuple[Any, ...]:
         fresh = any(reason.fresh for reason in target.reasons)
         return (*_alike(target), self._effort(target).name, fresh)
+
+
+def _known(target: Target) -> KnownEntry:
+    assert target.known is not None  # only an entry can be confirmed
+    return target.known
+
+
+def _file_of(target: Target) -> tuple[str, str, str]:
+    """Return what identifies the record of a target's entry."""
+    known = _known(target)
+    return target.kernel.name, str(known.directory), known.record.device.folder
+
+
+def _still_of(entry: TunedProblem) -> Confirmation:
+    """Return the last confirmation of an entry; the date of its tuning without one."""
+    return entry.confirmed or Confirmation(on=entry.origin.tuned_on, code=entry.winner.code)
 
 
 def _alike(target: Target) -> tuple[str, str, str]:

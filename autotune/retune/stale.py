@@ -12,6 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from autotune.checking.launch_faults import plan_fault
+from autotune.compiling.binaries import code_hash
+from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, RecordError, UsageError
@@ -44,8 +47,10 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """The work that a reason requires."""
+    """The work that a reason requires, least first."""
 
+    #: Compile the winner again; measure it if its machine code is not the one that was measured.
+    RECOMPILE = "re-compile"
     #: Verify and measure the winner and its runners-up again.
     REMEASURE = "re-measure"
     SEARCH = "search"
@@ -85,8 +90,8 @@ class Target:
     @property
     def action(self) -> Action:
         """The most thorough action among the reasons."""
-        searched = any(reason.action is Action.SEARCH for reason in self.reasons)
-        return Action.SEARCH if searched else Action.REMEASURE
+        actions = {reason.action for reason in self.reasons}
+        return next(action for action in reversed(Action) if action in actions)
 
     @property
     def why(self) -> str:
@@ -388,7 +393,8 @@ def _aged(query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry) 
     if last.driver and device.driver and last.driver != device.driver:
         yield Reason(f"the driver changed: {last.driver} -> {device.driver}", Action.REMEASURE)
     if last.toolchain and last.toolchain != toolchain:
-        yield Reason(f"the compiler changed: {last.toolchain} -> {toolchain}", Action.REMEASURE)
+        action = Action.RECOMPILE if measured_codes(known.entry) else Action.REMEASURE
+        yield Reason(f"the compiler changed: {last.toolchain} -> {toolchain}", action)
     if query.max_age_days is None:
         return
     dated = last.on if isinstance(last, Confirmation) else last.tuned_on
@@ -398,6 +404,21 @@ def _aged(query: StaleQuery, kernel: Kernel, device: Device, known: KnownEntry) 
     if age > timedelta(days=query.max_age_days):
         ago = f"{age.days} days" if age.days > 1 else f"{age // timedelta(hours=1)} hours"
         yield Reason(f"it was measured {ago} ago", Action.REMEASURE)
+
+
+def measured_codes(entry: TunedProblem) -> set[str]:
+    """Return the hashes of the winner's machine code when it was measured; empty for an older record."""
+    confirmed = entry.confirmed.code if entry.confirmed else ""
+    return {entry.winner.code, confirmed} - {""}
+
+
+def has_measured_code(
+    kernel: Kernel, device: Device, entry: TunedProblem, binary: Binary | None
+) -> bool:
+    """Return whether a binary of an entry's winner has the machine code, and its plan the launches, of then."""
+    if binary is None or code_hash(binary) not in measured_codes(entry):
+        return False
+    return not plan_fault(("launch",), entry.plan, entry.problem, kernel, device)
 
 
 def _words(options: Iterable[str]) -> str:

@@ -259,6 +259,7 @@ def _summary(
         registers=function.registers,
         spill_bytes=function.spill_bytes,
         static_shared_bytes=function.shared_bytes,
+        code=contender.code,
     )
 
 

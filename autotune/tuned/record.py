@@ -44,6 +44,8 @@ EFFORTS = ("first_call", "quick", "full")
 #: A digest of files, compared for equality only.
 Fingerprint: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
+#: The sha256 of machine code, see `autotune.compiling.binaries.code_hash`; empty in older records.
+CodeHash: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 #: The name of a kernel's file; see `autotune.project.file_name`.
 FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[^/\x00-\x1f][^\x00-\x1f]{0,400}\Z")]
 #: The fields of a problem as a key; see `key_of`.
@@ -148,6 +150,8 @@ class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     registers: Count | None = None
     spill_bytes: Count | None = None
     static_shared_bytes: Count | None = None
+    #: Of a configuration; see `CodeHash`.
+    code: CodeHash = ""
 
 
 class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -208,16 +212,19 @@ class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next((found for found in self.finalists if found.configuration == wanted), None)
 
 
-class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest check that verified and measured an entry again, and found it correct and not slower."""
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The driver and the compiler with which an entry was last found correct and not slower."""
 
-    #: Time of the check; see `autotune.tuned.dates`.
+    #: Time of the last measurement; see `autotune.tuned.dates`.
     on: str
-    driver: Text
-    toolchain: Text
-    #: New time over the recorded time; above 1 it was slower.
-    ratio: Amount
-    ratio_interval: tuple[Amount, Amount]
+    driver: Text = ""
+    toolchain: Text = ""
+    #: New time over the recorded time; above 1 it was slower. None if the compiler made the code that was measured
+    #: before, so that nothing was measured.
+    ratio: Amount | None = None
+    ratio_interval: tuple[Amount, Amount] | None = None
+    #: Of the winner.
+    code: CodeHash = ""
 
 
 class TuningOrigin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
