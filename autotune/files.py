@@ -27,15 +27,20 @@ def bundled_path(kind: str, package: str = _PACKAGE) -> str:
     return os.path.join(parent if is_checkout else os.path.join(package, "_bundled"), kind)
 
 
+def cache_path(*parts: str) -> str:
+    """Return a path below ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``; create no folder."""
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    base = os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(caches, "autotune")
+    return os.path.join(base, *parts)
+
+
 def cache_folder(kind: str) -> Path:
-    """Return a folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``.
+    """Return a folder of the cache; create it if necessary.
 
     Only this user can write there: autotune runs the files in it.
     """
-    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    base = os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(caches, "autotune")
-    _made(base, mode=0o700)
-    return _made(base, kind, mode=0o700)
+    _made(cache_path(), mode=0o700)
+    return _made(cache_path(kind), mode=0o700)
 
 
 def data_folder(*parts: str) -> Path:

@@ -22,7 +22,7 @@ from autotune.devices import cubin
 from autotune.devices.base import Binary, CompileError, ResourceError
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
-from autotune.files import cache_folder, write_atomically
+from autotune.files import cache_folder, cache_path, write_atomically
 from autotune.kernel.includes import Header
 from autotune.kernel.modules import fault_of
 from autotune.kernel.spec import Kernel
@@ -62,12 +62,15 @@ def code_hash(binary: Binary) -> str:
     return known or hashlib.sha256(binary.code).hexdigest()
 
 
-def compile_now(job: CompileJob) -> Compiled:
-    """Compile in this process, through the cache; raise AutotuneError if a header changed since the job was made."""
+def compile_now(job: CompileJob, writes: bool = True) -> Compiled:
+    """Compile in this process, through the cache; raise AutotuneError if a header changed since the job was made.
+
+    Without ``writes`` the cache is only read.
+    """
     is_dialect = job.language not in LANGUAGES
     if is_dialect and (clash := replaced_word(job)):
         return Compiled(None, clash, 0.0)
-    cached = read_cached(job.key)
+    cached = read_cached(job.key, writes)
     if cached is not None:
         return cached
     if not is_dialect and (here := compiler(job.language).toolchain()) != job.toolchain:
@@ -88,7 +91,8 @@ def compile_now(job: CompileJob) -> Compiled:
         return Compiled(None, message, time.perf_counter() - start, failure)
     _refuse_changed(job.headers)
     binary = replace(binary, key=job.key)
-    write_cached(binary)
+    if writes:
+        write_cached(binary)
     return Compiled(binary, "", time.perf_counter() - start)
 
 
@@ -100,14 +104,14 @@ def _refuse_changed(headers: Iterable[Header]) -> None:
         )
 
 
-def read_cached(key: str) -> Compiled | None:
-    """Read the binary of a key from the cache; None if it is absent.
+def read_cached(key: str, touches: bool = True) -> Compiled | None:
+    """Read the binary of a key from the cache, and set the time of its last use; None if it is absent.
 
     A file that is damaged, or that other users may write, counts as absent.
     """
     start = time.perf_counter()
     try:
-        file = _cached_file(key)
+        file = Path(cache_path(BINARIES, cached_name(key)))
         if fault_of(file):
             return None
         data = file.read_bytes()
@@ -116,7 +120,8 @@ def read_cached(key: str) -> Compiled | None:
         binary = msgspec.msgpack.decode(data[_SUM_BYTES:], type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None
-    touch(file)
+    if touches:
+        touch(file)
     return Compiled(binary, "", time.perf_counter() - start, is_cached=True)
 
 
@@ -127,18 +132,23 @@ def first_error(log: str) -> str:
     return next((line for line in lines if "error" in line.lower()), first)
 
 
-def _cached_file(key: str) -> Path:
-    return cache_folder(BINARIES) / key[:2] / f"{key}.msgpack"
+def cached_name(key: str) -> str:
+    """Return the path of a binary in the folder of binaries."""
+    return f"{key[:2]}/{key}.msgpack"
+
+
+def encoded_binary(binary: Binary) -> bytes:
+    """Return the content of a binary's file in the cache."""
+    data = msgspec.msgpack.encode(binary)
+    return zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
 
 
 def write_cached(binary: Binary) -> None:
     """Write a binary to the cache of this machine, if the cache is writable."""
-    data = msgspec.msgpack.encode(binary)
-    checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):
-        file = _cached_file(binary.key)
+        file = cache_folder(BINARIES) / cached_name(binary.key)
         file.parent.mkdir(0o700, exist_ok=True)
-        write_atomically(file, checked)
+        write_atomically(file, encoded_binary(binary))
 
 
 def compiled_for(
@@ -147,10 +157,11 @@ def compiled_for(
     problem: Problem,
     device: Device,
     scalars: Mapping[str, Any] = MappingProxyType({}),
+    writes: bool = True,
 ) -> Binary:
-    """Compile one configuration in this process; raise `SpecError` if the compiler rejects it."""
+    """Compile one configuration with `compile_now`; raise `SpecError` if the compiler rejects it."""
     chosen = Configuration(configuration)
-    compiled = compile_now(compile_job(kernel, chosen, problem, device, scalars))
+    compiled = compile_now(compile_job(kernel, chosen, problem, device, scalars), writes)
     if compiled.binary is None:
         raise kernel.error(f"configuration {chosen} for {device.name}: {compiled.message}")
     return compiled.binary

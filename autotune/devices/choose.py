@@ -75,12 +75,10 @@ def choose_devices(
 
 
 def _first_usable(backends: tuple[str, ...]) -> Device:
-    reasons = []
     for name in backends:
-        devices = backend(name).devices()
-        if devices:
+        if devices := backend(name).devices():
             return devices[0]
-        reasons.append(f"{name}: {backend(name).why_unavailable()}")
+    reasons = [f"{name}: {backend(name).why_unavailable()}" for name in backends]
     if backends == ("cuda",):
         reasons.append(_runs_on(backends))
     raise DeviceError("no usable device. " + ". ".join(reasons))

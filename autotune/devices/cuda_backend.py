@@ -5,6 +5,7 @@ Listing and compiling make no context. Only `CudaExecutor` makes one, in the wor
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,6 +22,9 @@ from autotune.devices.cuda_stream import is_out_of_memory
 from autotune.devices.device import Device, fp32_lanes
 from autotune.devices.nvml import driver_version, energy_mj
 from autotune.errors import DeviceError, MissingDependencyError
+
+#: The library of NVIDIA's driver.
+_DRIVER = "libcuda.so.1"
 
 
 class CudaBackend:
@@ -111,6 +115,11 @@ class CudaBackend:
 
 @cache
 def _devices() -> tuple[Device, ...]:
+    try:
+        # Before NVIDIA's packages, whose import starts a process (ldconfig).
+        ctypes.CDLL(_DRIVER)
+    except OSError as error:
+        raise RuntimeError(str(error)) from error
     from cuda.bindings import driver as cu
 
     def ask(result: tuple[Any, ...]) -> Any:

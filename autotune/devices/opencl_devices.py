@@ -16,16 +16,28 @@ from autotune.errors import MissingDependencyError
 _INTEL_LIBRARIES = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
 #: Warp size of a CPU; a kernel may choose its sub-group width.
 _CPU_WARP = 16
+#: Environment variable of pyopencl that turns its cache off.
+_NO_CACHE = "PYOPENCL_NO_CACHE"
 
 
 @cache
 def pyopencl_module() -> Any:
-    """Import pyopencl, after the loader of OpenCL gets the path of Intel's CPU run-time in a Python package."""
+    """Import pyopencl, after the loader of OpenCL gets the path of Intel's CPU run-time in a Python package.
+
+    Pyopencl's own cache on the disk is off: it saves no time, and fails in a home folder that is read-only.
+    """
     _show_intel_runtime(Path(sys.prefix) / "lib")
+    given = os.environ.get(_NO_CACHE)
+    os.environ[_NO_CACHE] = "1"  # read at the import
     try:
         import pyopencl
     except ImportError as error:
         raise MissingDependencyError("pyopencl", "cpu", "a CPU or another OpenCL device") from error
+    finally:
+        if given is None:
+            del os.environ[_NO_CACHE]
+        else:
+            os.environ[_NO_CACHE] = given
     return pyopencl
 
 
