@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ from autotune.data.dataset import RANDOM
 from autotune.data.prepare import prepare_dataset
 from autotune.devices.base import GLOBAL_SCRATCH
 from autotune.devices.device import for_arch
-from autotune.errors import UsageError
+from autotune.errors import NoAnswerError, UsageError
+from autotune.files import data_path
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import complete_launches, launch_sequence, workspaces_of
 from autotune.kernel.operand import Operand
@@ -30,6 +33,7 @@ from autotune.kernel.space import enumerate_space
 from autotune.languages.registry import find_backend
 from autotune.run.bench import Bench
 from autotune.run.request import Request
+from autotune.tuned.lookup import clear_cache
 
 pytest.importorskip("triton")
 
@@ -451,6 +455,89 @@ def test_a_function_without_jit_and_a_wrong_variable_are_refused(monkeypatch):
     monkeypatch.setenv("AUTOTUNE_TUNE", "frist_call")
     with pytest.raises(UsageError, match="unknown AUTOTUNE_TUNE 'frist_call'; did you mean"):
         autotune(BLOCK=(1, 2))
+
+
+# ---------------------------------------------------------------------- frozen and pinned calls
+
+
+@pytest.fixture
+def new_call(layers, monkeypatch):
+    """A first call of `_add`, whose arrays are in no memory, and what `chosen` needs for it."""
+    from autotune.triton.function import NewCall
+
+    monkeypatch.syspath_prepend(str(layers.parent))
+    import layers as module
+
+    function = module._add._function
+    recorded = next(iter(module._add.kernel.calls.values()))
+    call = NewCall({}, (1,), function.configurations, recorded, {})
+    return function, function.kernel([recorded]), call
+
+
+def chosen_for(new_call, device="sm_90"):
+    from autotune.triton.tuning import chosen
+
+    return chosen(*new_call, for_arch(device), lambda call: pytest.fail("it searches"))
+
+
+def test_a_frozen_call_is_answered_by_the_record(new_call, tmp_path, monkeypatch):
+    from autotune.tuned.reading import user_folder
+
+    function, kernel, call = new_call
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "1")
+    command = r"autotune run \S+layers\.py:_add$"
+    with pytest.raises(NoAnswerError, match=rf"AUTOTUNE_RECORD_SIZES=1, then: {command}"):
+        chosen_for(new_call)
+    c = list(function.configurations)[-1]
+    values = {"configuration": dict(c), "block": (256, 1, 1), "grid": None}
+    shape = {"kernel": kernel.name, "default": plan(**values), "parameters": kernel.parameters}
+    fields = {
+        n: "integer" if isinstance(v, int) else "categorical" for n, v in call.problem.items()
+    }
+    made = [entry(dict(call.problem), plan(**values))]
+    write(Path(user_folder(kernel.project)), written(made, fields=fields, **shape))
+    clear_cache()
+    expected = (
+        "_add|add.*: frozen calls need an exact answer; the best answer is same_arch of user:"
+    )
+    with pytest.raises(NoAnswerError, match=expected):
+        chosen_for(new_call)
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "nearest")
+    choice, is_settled = chosen_for(new_call)
+    assert choice.configuration == c and is_settled
+
+
+def test_a_pinned_call_runs_the_configuration(new_call, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "1")
+    monkeypatch.setenv("AUTOTUNE_PIN", "add:BLOCK=128,num_warps=8")
+    choice, is_settled = chosen_for(new_call)
+    assert choice.configuration == {"BLOCK": 128, "num_warps": 8, "num_stages": 3}
+    assert is_settled
+    assert choice.why == "pinned by AUTOTUNE_PIN"
+    monkeypatch.setenv("AUTOTUNE_PIN", "add:BLOCK=512")
+    with pytest.raises(UsageError, match="AUTOTUNE_PIN: add: unknown value of BLOCK: '512'"):
+        chosen_for(new_call)
+    function, kernel, call = new_call
+    pruned = replace(call, kept=dict(list(call.kept.items())[:1]))
+    monkeypatch.setenv("AUTOTUNE_PIN", "add:BLOCK=256")
+    with pytest.raises(
+        UsageError, match=r"is pruned; allowed: BLOCK=64, num_warps=4, num_stages=3$"
+    ):
+        chosen_for((function, kernel, pruned))
+
+
+def test_a_wrong_rule_is_refused_where_a_function_is_decorated(monkeypatch):
+    from autotune.triton import autotune
+
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "yes")
+    with pytest.raises(UsageError, match="unknown AUTOTUNE_FROZEN 'yes'"):
+        autotune(BLOCK=(1, 2))
+
+
+def test_frozen_programs_record_no_call(tmp_path):
+    interpreted(tmp_path / "program", AUTOTUNE_RECORD_SIZES="1", AUTOTUNE_FROZEN="1")
+    assert not list(Path(data_path()).rglob("*.json"))
 
 
 # ---------------------------------------------------------------------- recorded calls

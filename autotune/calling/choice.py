@@ -20,15 +20,17 @@ from autotune.devices.base import Binary, BoundFill, BoundLaunch
 from autotune.devices.device import Device
 from autotune.errors import NoAnswerError, NothingValidError, UsageError
 from autotune.kernel.attributes import exceeded_attribute
+from autotune.kernel.expression import text_of
 from autotune.kernel.launches import (
     LaunchSequence,
     bind_arguments,
     complete_launches,
     launch_sequence,
+    requirement,
     workspaces_of,
 )
 from autotune.kernel.source import changed_since
-from autotune.kernel.space import is_member
+from autotune.kernel.space import applicable, broken_constraints, is_member
 from autotune.kernel.spec import Kernel
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup, table_of
@@ -54,6 +56,8 @@ class Choice:
         The answer of lookup; None if no record has an answer that can run.
     twin : Problem or None
         The small problem on which ``load(..., verify=True)`` verified the configuration.
+    pinned_by : str
+        The variable or argument that pins the configuration; empty if none does.
     """
 
     kernel: str
@@ -61,6 +65,7 @@ class Choice:
     configuration: Configuration
     tuned: TunedConfig | None
     twin: Problem | None = None
+    pinned_by: str = ""
 
     @property
     def is_verified(self) -> bool:
@@ -69,12 +74,15 @@ class Choice:
 
     @property
     def is_known(self) -> bool:
-        """Return whether this problem itself was tuned."""
-        return self.tuned is not None and self.tuned.quality in (EXACT, FIRST_CALL)
+        """Return whether this problem itself was tuned, or a configuration is pinned."""
+        is_tuned = self.tuned is not None and self.tuned.quality in (EXACT, FIRST_CALL)
+        return is_tuned or bool(self.pinned_by)
 
     @property
     def why(self) -> str:
         """One line: the source of the configuration, and its expected speed."""
+        if self.pinned_by:
+            return f"pinned by {self.pinned_by}"
         if self.twin is not None and self.tuned is None:
             return f"verified on {self.twin}, where the answer of lookup is wrong"
         if self.tuned is None:
@@ -110,46 +118,18 @@ def with_changes(choice: Choice, kernel: Kernel) -> Choice:
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:
     """Return the recorded configuration if the declared space has it, else the default, else a seed.
 
-    The answer of a first call holds until its source or launch changes. With ``deterministic`` only
-    configurations that the kernel declares deterministic may answer.
+    With ``deterministic`` only configurations that the kernel declares deterministic may answer. Warn if the
+    records lack the device or the kernel.
     """
-
-    def serves(configuration: Configuration) -> bool:
-        return kernel.allows(configuration, problem) and (
-            not deterministic or kernel.is_deterministic(configuration, problem)
-        )
-
-    def runs(values: Mapping[str, Any]) -> bool:
-        """Return whether the device's space has the values; OpenCL devices also limit the block."""
-        configuration = Configuration(dict(values))
-        if not is_member(kernel, values, device):
-            return False
-        if device.is_cuda or not kernel.allows(configuration, problem):
-            return True
-        launches = launch_sequence(kernel, configuration, problem, device).launches
-        return all(prod(launch.block) <= device.max_threads_per_block for launch in launches)
-
-    found = recorded(kernel, problem, device, deterministic)
-    if found is not None and found.quality == FIRST_CALL:
-        configuration = Configuration(dict(found))
-        is_valid = runs(found) and serves(configuration)
-        if is_valid and _is_current(found, kernel, configuration, problem, device):
-            return Choice(kernel.name, problem, configuration, found)
-        with suppress(NoAnswerError):
-            found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
-    if found is not None and runs(found):
-        configuration = Configuration(dict(found))
-        if serves(configuration):
-            return Choice(kernel.name, problem, configuration, found)
-    elif found is not None:
-        warn(
-            f"{kernel.name}: no recorded configuration is valid on {device.name}; the default "
-            f"configuration runs; tune the kernel there: autotune run {kernel.name}"
-        )
+    choice, reason = recorded_choice(kernel, problem, device, deterministic)
+    if choice is not None:
+        return choice
+    if reason:
+        warn(f"{reason}; until then {kernel.name} runs its default configuration")
     candidates = [kernel.default(), *(kernel.completed(seed) for seed in kernel.seeds)]
-    valid = [candidate for candidate in candidates if runs(candidate)]
+    valid = [candidate for candidate in candidates if _runs(kernel, candidate, problem, device)]
     for configuration in valid:
-        if serves(configuration):
+        if _serves(kernel, configuration, problem, deterministic):
             return Choice(kernel.name, problem, configuration, None)
     if deterministic and any(kernel.allows(configuration, problem) for configuration in valid):
         raise UsageError(
@@ -163,6 +143,105 @@ def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool
         f"{kernel.name}: neither the default nor a seed is valid on {device.name}; "
         f"tune the kernel there: autotune run {kernel.name}"
     )
+
+
+def recorded_choice(
+    kernel: Kernel, problem: Problem, device: Device, deterministic: bool
+) -> tuple[Choice | None, str]:
+    """Return the answer of the records if it can run.
+
+    Without one, return the reason; it is empty if only the sizes or the layout of the call have no answer. The
+    answer of a first call holds until its source or launch changes.
+    """
+    found, reason = _recorded(kernel, problem, device, deterministic)
+    if found is not None and found.quality == FIRST_CALL:
+        configuration = Configuration(dict(found))
+        is_valid = _runs(kernel, configuration, problem, device)
+        is_valid = is_valid and _serves(kernel, configuration, problem, deterministic)
+        if is_valid and _is_current(found, kernel, configuration, problem, device):
+            return Choice(kernel.name, problem, configuration, found), ""
+        with suppress(NoAnswerError):
+            found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
+    if found is None:
+        return None, reason
+    configuration = Configuration(dict(found))
+    if not _runs(kernel, configuration, problem, device):
+        return None, (
+            f"{kernel.name}: no recorded configuration is valid on {device.name}; tune the kernel there: "
+            f"autotune run {kernel.name}"
+        )
+    if not _serves(kernel, configuration, problem, deterministic):
+        return None, ""
+    return Choice(kernel.name, problem, configuration, found), ""
+
+
+def pinned_choice(
+    kernel: Kernel,
+    problem: Problem,
+    device: Device,
+    deterministic: bool,
+    configuration: Configuration,
+    source: str,
+) -> Choice:
+    """Return the choice of a configuration that ``source`` names; raise `UsageError` if it cannot run.
+
+    Parameters that do not apply get their first values, as in the space.
+    """
+    values, applies = kernel.parameters_of(configuration), applicable(kernel, configuration)
+    first = {name: values[name][0] for name, is_used in applies.items() if not is_used}
+    configuration = configuration.replace(**first)
+    fault = _fault_of(kernel, configuration, problem, device, deterministic)
+    if fault:
+        raise UsageError(
+            f"{source}: {kernel.name}({problem}) on {device.name}: {configuration} {fault}; pin another "
+            f"configuration, or remove the pin (autotune show {kernel.name} lists the space)"
+        )
+    return Choice(kernel.name, problem, configuration, None, pinned_by=source)
+
+
+def _fault_of(
+    kernel: Kernel,
+    configuration: Configuration,
+    problem: Problem,
+    device: Device,
+    deterministic: bool,
+) -> str:
+    """Return why a configuration with declared values cannot run; empty if it can."""
+    if broken := list(broken_constraints(kernel, configuration, device)):
+        return "breaks " + "; ".join(f"{rule.name} ({rule.doc})" for rule in broken)
+    if not kernel.allows(configuration, problem):
+        needed = requirement(kernel, configuration, problem)
+        condition = text_of(needed) if isinstance(needed, list) else "another kind of problem"
+        return f"does not accept the problem: it needs {condition}"
+    if deterministic and not kernel.is_deterministic(configuration, problem):
+        return "is not declared deterministic"
+    if not _runs(kernel, configuration, problem, device):
+        return f"has more than {device.max_threads_per_block} threads in a block"
+    return ""
+
+
+def tuning_command(kernel: Kernel, problem: Problem) -> str:
+    """Return the command that tunes a problem."""
+    fields = ",".join(f"{name}={value}" for name, value in problem.items())
+    return f"autotune run {kernel.name} --problem {fields}"
+
+
+def _serves(
+    kernel: Kernel, configuration: Configuration, problem: Problem, deterministic: bool
+) -> bool:
+    return kernel.allows(configuration, problem) and (
+        not deterministic or kernel.is_deterministic(configuration, problem)
+    )
+
+
+def _runs(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> bool:
+    """Return whether the device's space has a configuration; OpenCL devices also limit the block."""
+    if not is_member(kernel, configuration, device):
+        return False
+    if device.is_cuda or not kernel.allows(configuration, problem):
+        return True
+    launches = launch_sequence(kernel, configuration, problem, device).launches
+    return all(prod(launch.block) <= device.max_threads_per_block for launch in launches)
 
 
 def _is_current(
@@ -184,22 +263,17 @@ def identity(kernel: Kernel, configuration: Configuration, problem: Problem, dev
     return hashlib.sha256(f"{job.key} {sequence}".encode()).hexdigest()
 
 
-def recorded(
+def _recorded(
     kernel: Kernel, problem: Problem, device: Device, deterministic: bool
-) -> TunedConfig | None:
-    """Return the answer of lookup for a call; None if it has none.
-
-    Warn, unless only the sizes or the layout of the call have no answer.
-    """
+) -> tuple[TunedConfig | None, str]:
+    """Return the answer of lookup for a call, or the reason why it has none; see `recorded_choice`."""
     try:
-        return _answer(kernel, problem, device, deterministic)
+        return _answer(kernel, problem, device, deterministic), ""
     except (UsageError, NoAnswerError) as error:
         table = table_of(kernel.name, kernel.project)
         plans = () if table is None or deterministic else table.plans()
         is_able = any(plan.fits(device.arch) or not device.is_cuda for plan in plans)
-        if isinstance(error, UsageError) or not is_able:
-            warn(f"{error}; until then {kernel.name} runs its default configuration")
-        return None
+        return None, str(error) if isinstance(error, UsageError) or not is_able else ""
 
 
 def expected_ms_of(
@@ -266,15 +340,23 @@ class LaunchPlan:
 
     @classmethod
     def of(
-        cls, resolved: ResolvedCall, device: Device, choice: Choice, binary: Binary | None = None
+        cls,
+        resolved: ResolvedCall,
+        device: Device,
+        choice: Choice,
+        binary: Binary | None = None,
+        writes: bool = True,
     ) -> LaunchPlan:
-        """Plan a choice; compile it unless its ``binary`` is given."""
+        """Plan a choice; compile it unless its ``binary`` is given.
+
+        Without ``writes`` the cache of binaries is only read.
+        """
         kernel, problem, configuration = resolved.kernel, resolved.problem, choice.configuration
         # Each launch sets the module's symbols, perhaps to other values.
         has_symbols = any(argument.kind == "constant" for argument in resolved.arguments.values())
         if binary is None:
             given = resolved.compiled_scalars
-            binary = compiled_for(kernel, configuration, problem, device, given)
+            binary = compiled_for(kernel, configuration, problem, device, given, writes)
         scratch = workspaces_of(kernel, configuration, problem, device, binary)
         names = [*(n for n, a in resolved.arguments.items() if a.kind != "constant"), *scratch]
         sequence = complete_launches(

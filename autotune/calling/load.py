@@ -19,7 +19,6 @@ from autotune.calling.choice import (
     Choice,
     ChosenCall,
     LaunchPlan,
-    choose,
     expected_ms_of,
     with_changes,
 )
@@ -28,6 +27,7 @@ from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.host_calls import EmptyCall, HostCall
 from autotune.calling.libraries import KINDS, Library, kind_of
 from autotune.calling.loaded import LoadedPlan
+from autotune.calling.production import Frozen, ProductionRules, keep_cupy_in_memory
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import UsageError
@@ -51,6 +51,8 @@ def load(
     tune: str | None = None,
     budget: str | float = "1s",
     verify: bool = False,
+    frozen: Frozen = None,
+    config: Mapping[str, Any] | None = None,
 ) -> TunedKernel:
     """Return a tuned kernel as a function on arrays.
 
@@ -74,6 +76,14 @@ def load(
         Before the first call of a problem beyond the verified sizes, verify its configuration on a small
         problem with the same unusual fields, in a process of its own. A wrong configuration gives way to
         the next that is correct; without one the call raises an error.
+    frozen : bool or {"exact", "nearest"}, optional
+        Launch only recorded answers, tune nothing, write no file: True or ``exact`` needs an answer for
+        the problem itself, ``nearest`` any tuned answer. Without one the call raises `NoAnswerError`.
+        Default: ``AUTOTUNE_FROZEN`` (``0``, ``1``, ``exact``, ``nearest``), else False.
+    config : mapping, optional
+        Launch this configuration instead of the records' answer; parameters that are left out have the
+        kernel's defaults. It does not hold for kernels that this one passes calls on to. Default: the entry
+        of the kernel in ``AUTOTUNE_PIN`` (``sgemm:BM=64,BN=64;gemv:...``), which pins any kernel.
 
     Returns
     -------
@@ -83,8 +93,8 @@ def load(
     Raises
     ------
     UsageError
-        If there is no such kernel, ``tune`` or ``budget`` is invalid, or ``deterministic`` is combined
-        with ``background``.
+        If there is no such kernel, an argument or one of its variables is invalid, ``deterministic`` is
+        combined with ``background``, or ``verify`` with ``frozen``.
     SpecError
         If the space file has no ``call`` function.
     """
@@ -99,9 +109,15 @@ def load(
     folder = Path(spaces) if spaces else None
     declared = find_kernel(kernel, folder) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    return TunedKernel(
-        declared, deterministic, folder, tuning if tune is not None else None, verify
-    )
+    rules = ProductionRules.of(frozen, declared.name, config)
+    rules.pinned(declared)  # raises an error now, not at the first call
+    if rules.frozen and verify:
+        raise UsageError(
+            f"{declared.name}: verify=True starts a process, so frozen calls refuse it; verify before you "
+            "freeze, or pass frozen=False"
+        )
+    own_tuning = tuning if tune is not None else None
+    return TunedKernel(declared, deterministic, folder, own_tuning, verify, rules)
 
 
 class TunedKernel:
@@ -128,14 +144,17 @@ class TunedKernel:
         spaces: Path | None = None,
         tuning: Tuning | None = None,
         verify: bool = False,
+        rules: ProductionRules | None = None,
     ) -> None:
         self.kernel, self.deterministic, self._tuning = kernel, deterministic, tuning
-        self._verify = verify
+        self._verify, self._rules = verify, rules or ProductionRules()
         self.find = partial(find_kernel, spaces=spaces)
         #: Name of the function in operators of torch.
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         self.key += ", verify" if verify else ""
+        self.key += f", frozen={self._rules.frozen}" if self._rules.frozen else ""
+        self.key += "".join(f", {name}: {pin.given}" for name, pin in self._rules.pins.items())
         LOADED[self.key] = self
         #: Read here, because `torch.compile` would trace a later read of `sys.modules`, which other threads change.
         self._torch = sys.modules.get("torch")
@@ -159,9 +178,12 @@ class TunedKernel:
         Raises
         ------
         UsageError
-            If arrays do not fit the problem or each other, or no configuration is ``deterministic``.
+            If arrays do not fit the problem or each other, no configuration is ``deterministic``, or a
+            pinned configuration cannot run.
         DeviceError, NothingValidError, SpecError
             If there is no device, no configuration is valid, or the source does not compile.
+        NoAnswerError
+            If the call is frozen and the records have no answer for it.
         """
         torch = self._torch or sys.modules.get("torch")
         if torch is not None and torch.compiler.is_compiling():
@@ -201,7 +223,7 @@ class TunedKernel:
 
         Raises
         ------
-        UsageError, DeviceError, NothingValidError
+        UsageError, DeviceError, NothingValidError, NoAnswerError
             In the same cases as a call.
         """
         if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
@@ -222,11 +244,15 @@ class TunedKernel:
         return f"TunedKernel({self.kernel.name!r}{kept})"
 
     def _explained(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
-        choice = choose(kernel, problem, device, self.deterministic)
-        choice = self._verified(kernel, choice, device) if self._verify else choice
+        choice = self._verified(kernel, self._choose(kernel, problem, device), device)
         return with_changes(choice, kernel)
 
+    def _choose(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
+        return self._rules.choose(kernel, problem, device, self.deterministic)
+
     def _verified(self, kernel: Kernel, choice: Choice, device: Device) -> Choice:
+        if not self._verify or choice.pinned_by:
+            return choice
         from autotune.calling.twin import verified_choice
 
         return verified_choice(kernel, choice, device, self.deterministic)
@@ -267,24 +293,26 @@ class TunedKernel:
         """Return the compiled plan of a call, loaded if on a GPU, and whether tuning cannot change it."""
         kernel, problem, index = resolved.kernel, resolved.problem, arguments.index
         key = kernel.name, problem, index, tuple(resolved.compiled_scalars.items())
-        settings = first_call.settings_of(self._tuning, self.deterministic)
+        is_frozen = bool(self._rules.frozen)
+        settings = None if is_frozen else first_call.settings_of(self._tuning, self.deterministic)
         ready, is_settled = self._ready.get(key), True
         if ready and not (settings and not _choice_of(ready).is_known):
             return ready, is_settled
         device = _device(index, kernel)
-        choice = choose(kernel, problem, device, self.deterministic)
+        choice = self._choose(kernel, problem, device)
         if settings and not choice.is_known:
             given = arguments.values, arguments.libraries, index
             call = ChosenCall(resolved, *given, device, choice, self.deterministic)
             is_settled = first_call.tune(call, settings)
             if is_settled and choice.tuned is not None:
-                choice = choose(kernel, problem, device, self.deterministic)
-        if self._verify:
-            choice = self._verified(kernel, choice, device)
+                choice = self._choose(kernel, problem, device)
+        choice = self._verified(kernel, choice, device)
+        if is_frozen and index is not None:
+            keep_cupy_in_memory()
         with self._calls.making:
             ready = self._ready.get(key)
             if ready is None or _choice_of(ready).configuration != choice.configuration:
-                plan = LaunchPlan.of(resolved, device, choice)
+                plan = LaunchPlan.of(resolved, device, choice, writes=not is_frozen)
                 ready = plan if index is None else LoadedPlan(plan, index)
                 put(self._ready, key, ready, MAX_READY)
             return ready, is_settled

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-from autotune.calling.choice import Choice
+from autotune.calling.choice import Choice, tuning_command
 from autotune.compiling.binaries import compiled_for
 from autotune.data.dataset import EXACT
 from autotune.data.prepare import prepare_dataset
@@ -44,7 +44,7 @@ def verified_choice(kernel: Kernel, choice: Choice, device: Device, deterministi
     """
     if choice.is_verified:
         return choice
-    remedy = f"tune the problem: autotune run {kernel.name} --problem {_option(choice.problem)}"
+    remedy = f"tune the problem: {tuning_command(kernel, choice.problem)}"
     if "reference" not in kernel.hooks:
         raise NothingValidError(
             f"{kernel.name}({choice.problem}): no verified size, and no reference to verify it; {remedy}"
@@ -63,10 +63,6 @@ def verified_choice(kernel: Kernel, choice: Choice, device: Device, deterministi
     raise NothingValidError(
         f"{kernel.name}({choice.problem}): no configuration was verified at such a size; {faults[0]}; {remedy}"
     )
-
-
-def _option(problem: Problem) -> str:
-    return ",".join(f"{name}={value}" for name, value in problem.items())
 
 
 def _candidates(

@@ -138,12 +138,23 @@ def text_of(form: Json) -> str:
     if not isinstance(form, list):
         return str(form)
     name, first, second = form
+    if _is_negation(form):
+        if isinstance(first, list) and _is_negation(first):
+            return text_of(first[1])
+        return f"not ({text_of(first)})"
     left, right = text_of(first), text_of(second)
     if name in ("min", "max"):
         return f"{name}({left}, {right})"
     if name == "and":
         return f"{left} and {right}"
     return f"{left} {name} {right}" if name in ("==", "<=") else f"({left} {name} {right})"
+
+
+def _is_negation(form: Json) -> bool:
+    """Return whether a stored expression compares a condition with 0."""
+    if not isinstance(form, list) or form[0] != "==" or form[2] != 0:
+        return False
+    return isinstance(form[1], list) and form[1][0] in ("==", "<=", "and")
 
 
 def substitute(form: Json, values: Mapping[str, int]) -> Json:

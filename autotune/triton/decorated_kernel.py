@@ -27,8 +27,9 @@ from autotune.values import Configuration, Problem, Value
 
 #: Maximum number of elements of all arrays together of a call that the interpreter runs.
 _MAX_INTERPRETED = 1 << 24
-#: The remedy of messages about recorded calls.
-RECORD_AGAIN = "record the calls again: run the program with AUTOTUNE_RECORD_SIZES=1"
+#: Remedies of messages about recorded calls.
+RECORD_CALLS = "run the program with AUTOTUNE_RECORD_SIZES=1"
+RECORD_AGAIN = f"record the calls again: {RECORD_CALLS}"
 
 
 class DecoratedKernel(Kernel):

@@ -24,10 +24,11 @@ from autotune.calling.first_call import MAX_CALLS, CallCache, put
 from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.libraries import Library, kind_of
 from autotune.calling.loaded import LoadedPlan
+from autotune.calling.production import ProductionRules, keep_cupy_in_memory
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.devices.graph import everything_allowed
-from autotune.errors import UsageError
+from autotune.errors import NoAnswerError, UsageError
 from autotune.languages.interpreter import Pointer
 from autotune.triton.calls import (
     ConfiguredLaunch,
@@ -84,7 +85,8 @@ def autotune(
     tune : {"first_call", "background", "off"}
         ``first_call``: a call waits until it is tuned. ``off``: the nearest recorded problem answers, else
         the first configuration. ``background``: the same until a search in the background has tuned the
-        call. ``AUTOTUNE_TUNE`` overrides it for all functions.
+        call. ``AUTOTUNE_TUNE`` overrides it for all functions. ``AUTOTUNE_FROZEN`` allows recorded answers
+        only, as in `load`, and ``AUTOTUNE_PIN`` pins a configuration.
     budget : str
         Budget of each problem: ``60s``, ``200evals``.
     name : str, optional
@@ -267,7 +269,17 @@ class Decorated(Autotuner):  # type: ignore[misc]
     # ------------------------------------------------------------------ new calls
 
     def _leave(self, key: object, error: Exception) -> None:
-        """Leave the calls of a key, or of types and names of values, to Triton; log each reason once."""
+        """Leave the calls of a key, or of types and names of values, to Triton; log each reason once.
+
+        Triton would tune, so raise the error if the function's calls are frozen or pinned.
+        """
+        if not self._is_interpreted and self._has_rules():
+            if isinstance(error, NoAnswerError) or not isinstance(error, UsageError):
+                raise error
+            name = self.base_fn.__name__
+            raise UsageError(
+                f"{name}: frozen and pinned calls are not left to triton.autotune: {error}"
+            ) from error
         put(self._left, key, None, MAX_CALLS)
         self._readers.pop(key, None)
         self._answers.settled.pop(key, None)
@@ -276,6 +288,11 @@ class Decorated(Autotuner):  # type: ignore[misc]
             self._reasons.add(reason)
             name = self.base_fn.__name__
             _log.warning("autotune: %s: left to triton.autotune: %.400s", name, reason)
+
+    def _has_rules(self) -> bool:
+        rules, described = ProductionRules.of(), self._described
+        is_pinned = isinstance(described, TritonFunction) and described.name in rules.pins
+        return is_pinned or bool(rules.frozen)
 
     def _new(
         self, key: object, reader: Reader, args: Sequence[Any], named: Mapping[str, Any], grid: Any
@@ -396,7 +413,11 @@ def _maker(
         }
         resolved = resolved_call(kernel, choice.problem, bound, operands, passed_on)
         with everything_allowed():  # a graph may capture the call
-            loaded = LoadedPlan(LaunchPlan.of(resolved, device, choice), device.index)
+            is_frozen = bool(ProductionRules.of().frozen)
+            plan = LaunchPlan.of(resolved, device, choice, writes=not is_frozen)
+            if is_frozen:
+                keep_cupy_in_memory()
+            loaded = LoadedPlan(plan, device.index)
         values = list(bound.values())
         return GpuCall(resolved, loaded, values, libraries_of(values)).shortest
 

@@ -94,6 +94,11 @@ class TritonFunction:
         """Return the name of the function's file."""
         return Path(self.base.__code__.co_filename).name
 
+    @property
+    def tuning_command(self) -> str:
+        """Return the command that tunes the recorded calls."""
+        return f"autotune run {self.base.__code__.co_filename}:{self.base.__name__}"
+
     @cached_property
     def project(self) -> Project:
         """Return the project of the function's file."""

@@ -12,6 +12,7 @@ import numpy as np
 from triton.runtime.autotuner import Config
 
 from autotune.calling.first_call import VARIABLE, tuning
+from autotune.calling.production import ProductionRules
 from autotune.errors import UsageError, unknown
 from autotune.kernel.names import refuse
 from autotune.search.session import Budget
@@ -34,10 +35,11 @@ class Options:
     name: str | None
 
     def check(self) -> None:
-        """Raise `UsageError` if ``tune``, its environment variable or ``budget`` is invalid."""
+        """Raise `UsageError` if ``tune``, ``budget`` or a variable of the environment is invalid."""
         tuning(self.tune)
         tuning(os.environ.get(VARIABLE) or self.tune, name=VARIABLE)
         Budget.parse(str(self.budget))
+        ProductionRules.of()
 
 
 def listed_configurations(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 
+from autotune.calling.production import ProductionRules
 from autotune.triton.calls import (
     NotRecordedError,
     RecordedCall,
@@ -20,8 +21,8 @@ _RECORD = "AUTOTUNE_RECORD_SIZES"
 
 
 def is_recording() -> bool:
-    """Return whether the environment asks for recording."""
-    return bool(os.environ.get(_RECORD))
+    """Return whether the environment asks for recording; frozen calls write no file."""
+    return bool(os.environ.get(_RECORD)) and not ProductionRules.of().frozen
 
 
 def kernel_of_recorded(function: TritonFunction) -> DecoratedKernel:

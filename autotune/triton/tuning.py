@@ -13,6 +13,7 @@ from autotune.calling.choice import Choice
 from autotune.calling.first_call import OFF, VARIABLE, in_turn, tuning
 from autotune.calling.libraries import DeviceLibrary, cupy, kind_of
 from autotune.calling.loaded import is_capturing, on_device
+from autotune.calling.production import ProductionRules
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, NoAnswerError, UsageError
 from autotune.front import tune_call
@@ -21,7 +22,7 @@ from autotune.kernel.source import source_fingerprint
 from autotune.measure.measurement import Status
 from autotune.search.session import Budget
 from autotune.triton.calls import RecordedCall, copy_of, memory_of, with_data
-from autotune.triton.decorated_kernel import DecoratedKernel
+from autotune.triton.decorated_kernel import RECORD_CALLS, DecoratedKernel
 from autotune.triton.function import NewCall, TritonFunction
 from autotune.tuned.answer import TunedConfig
 from autotune.tuned.lookup import lookup
@@ -42,9 +43,14 @@ def chosen(
     """Return the configuration of a call, and whether it is settled; a search in the background may change it.
 
     The problem of ``kernel`` is the call. ``with_launches`` adds the launch of each configuration to a call.
-    Raise `AutotuneError` if tuning fails while the caller waits.
+    Raise `AutotuneError` if tuning fails while the caller waits. Frozen calls do not tune.
     """
+    rules = ProductionRules.of()
+    if (pinned := rules.pinned(kernel)) is not None:
+        return _pinned(kernel, call, pinned, rules), True
     found, is_settled = _found(kernel, call.problem, device), True
+    if rules.frozen and len(call.kept) > 1:
+        return _frozen(function, kernel, call, device, found, rules), True
     mode = os.environ.get(VARIABLE) or function.options.tune
     if mode != OFF and len(call.kept) > 1 and not _is_known(kernel, found):
         stream = _stream_of(call)
@@ -63,6 +69,35 @@ def chosen(
     else:
         choice = Choice(kernel.name, call.problem, next(iter(call.kept)), None)
     return choice, is_settled
+
+
+def _pinned(
+    kernel: DecoratedKernel, call: NewCall, pinned: Configuration, rules: ProductionRules
+) -> Choice:
+    source = rules.pins[kernel.name].source
+    if pinned not in call.kept:
+        raise UsageError(
+            f"{source}: {kernel.name} ({call.problem}): {pinned} is not in the decorator's list, or is "
+            f"pruned; allowed: {' | '.join(map(str, call.kept))}"
+        )
+    return Choice(kernel.name, call.problem, pinned, None, pinned_by=source)
+
+
+def _frozen(
+    function: TritonFunction,
+    kernel: DecoratedKernel,
+    call: NewCall,
+    device: Device,
+    found: TunedConfig | None,
+    rules: ProductionRules,
+) -> Choice:
+    """Return the recorded answer of a call; raise `NoAnswerError` if it is not accepted."""
+    is_listed = found is not None and Configuration(dict(found)) in call.kept
+    if found is None or not is_listed or not rules.accepts(found):
+        what = f"{kernel.name} ({call.problem}) on {device.name}"
+        answer = found if is_listed else None
+        raise rules.refusal(what, answer, f"{RECORD_CALLS}, then: {function.tuning_command}")
+    return Choice(kernel.name, call.problem, Configuration(dict(found)), found)
 
 
 def _tune(
