@@ -10,17 +10,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
-from recorded_kernel import SPACE, arrays, called, prepare_kernel
+from recorded_kernel import BLOCKS, SPACE, arrays, called, prepare_kernel
 
 from autotune import linalg, load, tuned_on_first_call
 from autotune.calling import first_call, production
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.errors import NoAnswerError, UsageError
-from autotune.files import cache_path, data_path
+from autotune.export import export_records
+from autotune.files import data_path
 from autotune.kernel.spec import Kernel
+from autotune.tuned.reading import read_all
 
 Record = Callable[..., Kernel]
 
@@ -150,13 +153,30 @@ def test_without_a_writable_cache_calls_compile(
         called(load("twice", frozen=frozen), 1000)
 
 
-def test_frozen_calls_keep_no_binary(
-    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_frozen_calls_keep_no_binary_and_log_that_they_compile(
+    record: Record,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     record()
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
-    called(load("twice", frozen=True), 1000)
+    with caplog.at_level(logging.WARNING, "autotune"):
+        called(load("twice", frozen=True), 1000)
     assert not (tmp_path / "cache").exists()
+    (logged,) = caplog.records
+    expected = "autotune: twice: BLOCK=32, WRONG=0, OUTSIDE=0 compiled, not found in "
+    assert logged.getMessage() == f"{expected}{tmp_path}/cache/binaries"
+
+
+def test_binaries_of_an_opencl_device_that_is_elsewhere_are_refused(
+    record: Record, tmp_path: Path
+) -> None:
+    record()
+    (known,) = read_all(tmp_path / "tuned")
+    other = msgspec.structs.replace(known.device, name="Other CPU")
+    with pytest.raises(UsageError, match="Other CPU is not on this machine, and a binary"):
+        export_records("binaries", [msgspec.structs.replace(known, device=other)])
 
 
 # ---------------------------------------------------------------------- pins
@@ -344,7 +364,11 @@ def frozen_program(folder: Path, is_read_only: bool) -> subprocess.CompletedProc
     return subprocess.run(
         [*(READ_ONLY if is_read_only else ()), sys.executable, "-B", "-c", program],
         cwd=folder,
-        env={**os.environ, "AUTOTUNE_FROZEN": "1"},
+        env={
+            **os.environ,
+            "AUTOTUNE_FROZEN": "1",
+            "AUTOTUNE_CACHE_DIR": str(folder / "image"),
+        },
         capture_output=True,
         text=True,
     )
@@ -356,19 +380,20 @@ def times_of(folder: Path) -> dict[Path, int]:
 
 
 def test_a_frozen_program_writes_no_file_and_starts_no_process(
-    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    record: Record, tmp_path: Path
 ) -> None:
-    """With binaries in the cache it compiles nothing; also where all files are read-only, if that can be mounted."""
+    """With exported binaries it compiles nothing; also where all files are read-only, if that can be mounted."""
     record()
-    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
     empty = frozen_program(tmp_path, False)
     assert (empty.returncode, empty.stderr) == (1, "compiled\n")
-    for n in (1000, 4000):
-        called(load("twice"), n)
-    cached = times_of(Path(cache_path("binaries")))
-    assert len(cached) == 4  # two files in two folders
+    files = export_records("binaries", read_all(tmp_path / "tuned"))
+    assert len(files) == len(BLOCKS) + 1  # and the default
+    for name, data in files.items():
+        (tmp_path / "image" / name).parent.mkdir(parents=True)
+        (tmp_path / "image" / name).write_bytes(data)
+    cached = times_of(tmp_path / "image")
     for is_read_only in [False, True][: 1 + can_mount()]:
         done = frozen_program(tmp_path, is_read_only)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == "exact\nNoAnswerError\n"
-    assert times_of(Path(cache_path("binaries"))) == cached
+    assert times_of(tmp_path / "image") == cached

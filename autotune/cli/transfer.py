@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @KERNEL
-@click.argument("format", type=click.Choice(["header", "cuda", "t4", "cache"]), default="header")
+@click.argument(
+    "format", type=click.Choice(["header", "cuda", "binaries", "t4", "cache"]), default="header"
+)
 @click.option("--device", metavar="NAME", help="Only the device of this name.")
 @click.option(
     "--from",
@@ -40,15 +42,17 @@ def export(
     """Write the tuned records or measurements of KERNEL in another format.
 
     \b
-    header  a C++ header with the tuned configurations (default)
-    cuda    CUDA sources of the winners, with C++ code that launches them
-    t4      all measurements, as T4 results
-    cache   all measurements, as a cache file of Kernel Tuner
+    header    a C++ header with the tuned configurations (default)
+    cuda      CUDA sources of the winners, with C++ code that launches them
+    binaries  the tuned configurations compiled, for load with AUTOTUNE_CACHE_DIR=DIR
+    t4        all measurements, as T4 results
+    cache     all measurements, as a cache file of Kernel Tuner
 
     \b
     autotune export sgemm header --out include/autotune
     autotune export sgemm header --out include/autotune --check
     autotune export sgemm cuda --out tuned
+    autotune export copy binaries --out image
     autotune export sgemm cache --out kernel_tuner
     """
     from autotune.export import export_measurements, export_records
@@ -56,7 +60,7 @@ def export(
 
     if check and format not in ("header", "cuda"):
         raise UsageError(f"--check is for header and cuda, not for {format}")
-    if format in ("header", "cuda"):
+    if format in ("header", "cuda", "binaries"):
         from autotune.retune.stale import records_of
 
         records, reasons = records_of(kernel, device, source, needs_cuda=format == "cuda")

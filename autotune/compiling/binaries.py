@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 import zlib
 from collections.abc import Iterable, Mapping
@@ -28,6 +29,8 @@ from autotune.kernel.modules import fault_of
 from autotune.kernel.spec import Kernel
 from autotune.languages.registry import LANGUAGES, compiler
 from autotune.values import Configuration, Problem
+
+_log = logging.getLogger("autotune")
 
 #: Bytes of the checksum in front of a stored binary: calls do not verify the results of a binary.
 _SUM_BYTES = 4
@@ -164,4 +167,7 @@ def compiled_for(
     compiled = compile_now(compile_job(kernel, chosen, problem, device, scalars), writes)
     if compiled.binary is None:
         raise kernel.error(f"configuration {chosen} for {device.name}: {compiled.message}")
+    if not (writes or compiled.is_cached):
+        folder = cache_path(BINARIES)
+        _log.warning("autotune: %s: %s compiled, not found in %s", kernel.name, chosen, folder)
     return compiled.binary

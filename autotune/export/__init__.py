@@ -2,7 +2,7 @@
 
 Equal input gives equal bytes; for ``cuda`` the kernel's declaration and sources are input too. The package writes no
 files. Public modules: `header` with `writer`; `launcher` with `signature` and `sequence` for CUDA sources; `cpp`, C++
-text for both.
+text for both; `precompiled`, binaries for `load`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def export_records(
 ) -> dict[str, str | bytes]:
     """Return the files of tuned records of one kernel: relative names and contents.
 
-    ``header``: a C++17 header with a constexpr lookup. ``cuda``: self-contained sources and their launcher. The
-    header names the ``stale_reasons``.
+    ``header``: a C++17 header with a constexpr lookup. ``cuda``: self-contained sources and their launcher.
+    ``binaries``: compiled configurations, for the cache of binaries. The header names the ``stale_reasons``.
     """
     if not records:
         raise UsageError("nothing is tuned yet, so there is nothing to export")
@@ -31,6 +31,10 @@ def export_records(
         from autotune.export import launcher
 
         return launcher.render(records, stale_reasons)
+    if format == "binaries":
+        from autotune.export.precompiled import precompiled
+
+        return {**precompiled(records)}
     from autotune.export import header
 
     return {f"{records[0].kernel}.hpp": header.render(records, stale_reasons)}
