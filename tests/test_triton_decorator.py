@@ -535,6 +535,19 @@ def test_a_wrong_rule_is_refused_where_a_function_is_decorated(monkeypatch):
         autotune(BLOCK=(1, 2))
 
 
+@pytest.mark.parametrize("rule", [("AUTOTUNE_FROZEN", "1"), ("AUTOTUNE_PIN", "add:BLOCK=64")])
+def test_calls_with_a_rule_are_not_left_to_triton(layers, monkeypatch, rule):
+    """Triton would tune them."""
+    monkeypatch.syspath_prepend(str(layers.parent))
+    import layers as module
+
+    monkeypatch.setenv(*rule)
+    x = np.ones(300, np.float32)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"^_add: .* not left to triton\.autotune: a call has"):
+            module._add[(5,)](x, x, x.copy(), 300, 1.0)
+
+
 def test_frozen_programs_record_no_call(tmp_path):
     interpreted(tmp_path / "program", AUTOTUNE_RECORD_SIZES="1", AUTOTUNE_FROZEN="1")
     assert not list(Path(data_path()).rglob("*.json"))
