@@ -110,9 +110,9 @@ extern "C" __global__ void f(float* x, int n) {
 """
 
 
-def hash_of(*options: str, size: int = 64, factor: float = 2.0) -> str:
+def hash_of(size: int = 64, factor: float = 2.0) -> str:
     source = LOOP.replace("SIZE", str(size)).replace("FACTOR", f"{factor}f")
-    made = nvrtc.compile_cubin(source, ["-arch=sm_90", *options])
+    made = nvrtc.compile_cubin(source, ["-arch=sm_90"])
     assert cubin.code_hash(made.code) == code_hash(Binary(made.code, (), "", ""))
     return cubin.code_hash(made.code)
 
@@ -136,6 +136,14 @@ def test_the_hash_of_machine_code_leaves_out_what_only_names_it() -> None:
 def test_the_hash_of_machine_code_changes_with_the_code(changed: dict[str, Any]) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     assert hash_of() == hash_of() != hash_of(**changed)
+
+
+def test_the_hash_of_machine_code_has_the_registers(code: bytes) -> None:
+    """They decide how many blocks a multiprocessor holds."""
+    registers = code.index(bytes([4, 0x2F, 8, 0])) + 8
+    more = code[:registers] + bytes([code[registers] + 8]) + code[registers + 1 :]
+    assert len(more) == len(code)
+    assert cubin.code_hash(more) != cubin.code_hash(code)
 
 
 def test_the_hash_of_a_binary_that_is_no_cubin_is_of_all_its_bytes() -> None:

@@ -161,8 +161,9 @@ def retune(
 
     Retune searches again if the source, arguments or compiler options changed, or if there is no entry for
     this device. If only the driver changed, or if the entry is older than --max-age, it verifies and measures
-    the winner and its runners-up; also if another compiler makes other machine code of the winner. A search follows only if the winner computes a wrong result,
-    is more than 2 % slower or is no longer among the best. Repeat an interrupted command to continue.
+    the winner and its runners-up; also if another compiler makes other machine code of the winner. A search
+    follows only if the winner computes a wrong result, is more than 2 % slower or is no longer among the
+    best. Repeat an interrupted command to continue.
 
     \b
     autotune retune --stale --dry-run

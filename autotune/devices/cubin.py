@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +20,8 @@ from autotune.errors import unknown
 _WITH_DATA = 4
 #: Kind of a function attribute that describes one parameter (EIATTR_KPARAM_INFO).
 _PARAMETER = 0x17
+#: Kind of an attribute with the registers of a function (EIATTR_REGCOUNT), after its symbol.
+_REGISTERS = 0x2F
 #: First bit of the parameter's size in the last word of this attribute.
 _SIZE_BIT = 18
 #: Type of a section with symbols, bytes of a symbol, and type of a symbol that is a variable.
@@ -30,8 +32,6 @@ _CONSTANT = ".nv.constant3"
 _CODE = (".text.", ".nv.constant", ".nv.global", ".nv.shared")
 #: Type of a section without bytes in the file.
 _NO_BYTES = 8
-#: First bit of the registers of a function in the word of its section for further facts.
-_REGISTERS_BIT = 24
 #: Basic types in mangled names.
 _TYPES = {
     **{"b": "bool", "c": "char", "a": "signed char", "h": "unsigned char", "s": "short"},
@@ -58,15 +58,22 @@ def parameter_bytes(cubin: bytes, symbol: str) -> tuple[int, ...] | None:
     for section in _sections(cubin):
         if section.name != f".nv.info.{symbol}":
             continue
-        found, at = dict[int, int](), section.begin
-        while at < section.begin + section.nbytes:
-            form, kind, following = struct.unpack_from("<BBH", cubin, at)
+        found = dict[int, int]()
+        for kind, at in _attributes(cubin, section):
             if kind == _PARAMETER:
-                ordinal, bits = struct.unpack_from("<4xH2xI", cubin, at + 4)
+                ordinal, bits = struct.unpack_from("<4xH2xI", cubin, at)
                 found[ordinal] = bits >> _SIZE_BIT
-            at += 4 + (following if form == _WITH_DATA else 0)
         return tuple(size for _, size in sorted(found.items()))
     return None
+
+
+def _attributes(cubin: bytes, section: _Section) -> Iterator[tuple[int, int]]:
+    """Yield the kind and the place of the data of each attribute in a section."""
+    at = section.begin
+    while at < section.begin + section.nbytes:
+        form, kind, following = struct.unpack_from("<BBH", cubin, at)
+        yield kind, at + 4
+        at += 4 + (following if form == _WITH_DATA else 0)
 
 
 def code_hash(cubin: bytes) -> str:
@@ -74,13 +81,20 @@ def code_hash(cubin: bytes) -> str:
 
     Two versions of a compiler may make the same code, although their cubins differ in the versions they name.
     """
-    found = hashlib.sha256()
-    sections = [section for section in _sections(cubin) if section.name.startswith(_CODE)]
+    found, known = hashlib.sha256(), _sections(cubin)
+    sections = [section for section in known if section.name.startswith(_CODE)]
     for section in sorted(sections, key=lambda section: section.name):
-        facts = section.name, section.nbytes, section.info >> _REGISTERS_BIT
-        found.update(repr(facts).encode())
+        found.update(f"{section.name} {section.nbytes} ".encode())
         if section.kind != _NO_BYTES:
             found.update(cubin[section.begin : section.begin + section.nbytes])
+    registers = [
+        struct.unpack_from("<4xI", cubin, at)
+        for section in known
+        if section.name == ".nv.info"
+        for kind, at in _attributes(cubin, section)
+        if kind == _REGISTERS
+    ]
+    found.update(repr(sorted(registers)).encode())
     return found.hexdigest() if sections else ""
 
 
@@ -174,15 +188,13 @@ class _Section:
     nbytes: int
     #: Number of the section with the names of symbols.
     link: int
-    #: Further facts of a section, by its type.
-    info: int
 
 
 def _sections(cubin: bytes) -> list[_Section]:
     (table,) = struct.unpack_from("<Q", cubin, 0x28)
     entry_bytes, count, names = struct.unpack_from("<3H", cubin, 0x3A)
     headers = [
-        struct.unpack_from("<II16xQQII", cubin, table + entry_bytes * n) for n in range(count)
+        struct.unpack_from("<II16xQQI", cubin, table + entry_bytes * n) for n in range(count)
     ]
     return [_Section(_text(cubin, headers[names][2] + name), *facts) for name, *facts in headers]
 
