@@ -109,8 +109,8 @@ def test_options_are_tritons(kernel):
     job = compile_job(kernel, configuration(kernel), PROBLEM, for_arch("sm_90"))
     few = compile_text(kernel, job, job.source, ("maxnreg=24",)).entries[0]
     assert few.registers <= 24
-    with pytest.raises(CompileError, match="needs launch_pdl, which launches here"):
-        compile_text(kernel, job, job.source, ("launch_pdl=True",))
+    (launched,) = compile_text(kernel, job, job.source, ("launch_pdl=True",)).entries
+    assert launched.convention.programmatic and not launched.convention.cooperative
     with pytest.raises(CompileError, match="option '-O3': expected an option of Triton"):
         compile_text(kernel, job, job.source, ("-O3",))
 

@@ -229,6 +229,27 @@ def test_an_array_at_an_offset_is_a_problem_of_its_own(layers):
     assert [argument.offset for argument in dataset.arguments] == [1, 0, 0, 0, 0]
 
 
+def test_options_of_a_call_are_compiled_in(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (tmp_path / "layers.py").write_text(LAYERS.format(module="autotune.triton", more=""))
+    program = (
+        "import numpy as np, layers; x = np.ones(300, np.float32)\n"
+        "for options in ({}, {'enable_fp_fusion': False}, {'launch_pdl': True}):"
+        " layers._add[lambda meta: (-(-300 // meta['BLOCK']),)](x, x, x.copy(), 300, 1.5, **options)"
+    )
+    environ = {**os.environ, "TRITON_INTERPRET": "1", "AUTOTUNE_RECORD_SIZES": "1"}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environ, check=True)
+    kernel = find_kernel(f"{tmp_path}/layers.py:_add")
+    problems, c, device = kernel.problems["cuda"], kept(kernel), for_arch("sm_90")
+    types = [problem["types"].rpartition("-")[2] for problem in problems]
+    assert types == ["float32", "enable_fp_fusion=false", "launch_pdl=true"]
+    fused, plain, programmatic = (compiled_for(kernel, c, p, device) for p in problems)
+    assert fused.code != plain.code
+    plan = launch_sequence(kernel, c, problems[2], device)
+    assert complete_launches(plan, programmatic).main.programmatic
+    assert not complete_launches(plan, fused).main.programmatic
+
+
 DESCRIPTORS = """
 import sys
 import numpy as np

@@ -171,6 +171,9 @@ class Convention:
     blocks: int = 1
     #: Bytes of `GLOBAL_SCRATCH` for each block that runs.
     scratch_bytes: int = 0
+    #: Further attributes of the launch; see `autotune.Launch`.
+    cooperative: bool = False
+    programmatic: bool = False
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,15 @@ def complete_launches(
             passed = tuple(_passed(place, given) for place in found.passed)
         grid = (x * found.blocks if found.blocks > 1 else x, *others)
         block = (found.block, 1, 1)
-        return replace(step, grid=grid, block=block, shared_bytes=found.shared_bytes, args=passed)
+        return replace(
+            step,
+            grid=grid,
+            block=block,
+            shared_bytes=found.shared_bytes,
+            args=passed,
+            cooperative=step.cooperative or found.cooperative,
+            programmatic=step.programmatic or found.programmatic,
+        )
 
     conventions = {entry.name: entry.convention for entry in binary.entries if entry.convention}
     steps = (

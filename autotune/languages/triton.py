@@ -50,7 +50,7 @@ _OUT_OF_RESOURCES = ("uses too much shared data", "out of resource")
 #: Option that keeps source lines in the binary; nvcc has the same.
 _LINES = "-lineinfo"
 #: Metadata of binaries that a plain launch cannot run.
-_UNSUPPORTED = ("profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+_UNSUPPORTED = ("profile_scratch_size",)
 #: Name of the symbol with the types of a function's arguments.
 SIGNATURE = "({})"
 
@@ -64,7 +64,12 @@ class TritonLanguage:
 
     backends: tuple[str, ...] = ("cuda",)
     interpreter = "interpreter"
-    options = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg"})
+    options = frozenset(
+        {
+            *("num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion"),
+            *("launch_cooperative_grid", "launch_pdl"),
+        }
+    )
 
     def source(self, file: Path, functions: Sequence[str], files: Files) -> str:
         return slices.cut(file, functions, files)
@@ -169,6 +174,8 @@ def _compiled_function(
         passed=(*passed, *pointers[: given - len(passed)]),
         blocks=int(metadata.num_ctas),
         scratch_bytes=scratch_bytes,
+        cooperative=bool(getattr(metadata, "launch_cooperative_grid", False)),
+        programmatic=bool(getattr(metadata, "launch_pdl", False)),
     )
     found = reported.get(metadata.name, CompiledFunction(name))
     return CompiledFunction(

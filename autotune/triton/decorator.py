@@ -236,35 +236,25 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 key = read
                 answer = answer or self._new(key, reader, args, named, grid)
                 if answer is not None:
-                    return self._launched(answer, reader, values, pointers, grid, args, named)
+                    self.best_config = config = answer.config
+                    if config.pre_hook is not None:
+                        config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
+                    size = grid
+                    if callable(grid):
+                        meta = answer.meta.copy()
+                        meta.update(zip(reader.names, values, strict=True))
+                        size = grid(meta)
+                    if type(size) is not tuple:
+                        size = tuple(size)
+                    call = answer.by_grid.get(size)
+                    if call is None:
+                        call = answer.make(size, self._bound(args, named))
+                        put(answer.by_grid, size, call, MAX_CALLS)
+                    call(values, pointers)
+                    return answer.launched
         except Exception as error:
             self._leave(key, error)
         return super().run(*args, grid=grid, warmup=False, **named)
-
-    def _launched(
-        self,
-        answer: _Answer,
-        reader: Reader,
-        values: Sequence[Any],
-        pointers: list[Any],
-        grid: Any,
-        args: Sequence[Any],
-        named: Mapping[str, Any],
-    ) -> LaunchedKernel:
-        self.best_config = config = answer.config
-        if config.pre_hook is not None:
-            config.pre_hook({**self._bound(args, named), **config.all_kwargs()})
-        if callable(grid):
-            meta = answer.meta.copy()
-            meta.update(zip(reader.names, values, strict=True))
-            grid = grid(meta)
-        size = grid if type(grid) is tuple else tuple(grid)
-        call = answer.by_grid.get(size)
-        if call is None:
-            call = answer.make(size, self._bound(args, named))
-            put(answer.by_grid, size, call, MAX_CALLS)
-        call(values, pointers)
-        return answer.launched
 
     # ------------------------------------------------------------------ new calls
 
@@ -320,12 +310,10 @@ class Decorated(Autotuner):  # type: ignore[misc]
         tuned = [name for name in names if name in self._function.tuned]
         if tuned or len(names) < len(values):
             raise UsageError(f"a call gives {', '.join(tuned) or 'too many arguments'}")
-        exact = {
-            *self.keys,
-            *self._function.constants,
-            *(names if self._function.heuristics else ()),
-        }
-        is_exact = [name in exact for name in names]
+        inexact = self._function.parameters.keys() - self._function.constants - {*self.keys}
+        if self._function.heuristics:
+            inexact = set()
+        is_exact = [name not in inexact for name in names]
         read = reading(next(self._numbers), values, is_exact)
         self._readers[form] = made = Reader(names, is_exact, read)
         return made

@@ -13,6 +13,7 @@ from triton.runtime.autotuner import Config
 
 from autotune.errors import UsageError
 from autotune.kernel.operand import Operand
+from autotune.languages.triton import TritonLanguage
 from autotune.project import Project, project_of
 from autotune.triton.calls import (
     TYPES,
@@ -25,6 +26,9 @@ from autotune.triton.calls import (
 from autotune.triton.decorated_kernel import DecoratedKernel
 from autotune.triton.options import Options, as_recorded
 from autotune.values import Configuration, Problem
+
+#: Options of Triton that a call may give.
+OPTIONS = TritonLanguage.options
 
 
 @dataclass(frozen=True)
@@ -117,8 +121,9 @@ class TritonFunction:
 
         Raise `UsageError` if only Triton can launch it.
         """
-        if other := [name for name in bound if name not in self.parameters]:
-            raise UsageError(f"{other[0]} is an option of Triton")
+        options = {name: value for name, value in bound.items() if name not in self.parameters}
+        if other := options.keys() - OPTIONS:
+            raise UsageError(f"{min(other)} is neither an argument nor an option that is known")
         arguments, operands, constants = dict[str, Any](), dict[str, Operand](), dict[str, Any]()
         types = list[str]()
         for name in self.parameters:
@@ -138,8 +143,9 @@ class TritonFunction:
             **{name: constants[name] for name in constants if name in self.constants},
         }
         problem = {name.lower(): field_of(name, value) for name, value in fields.items()}
+        types += [f"{name}={field_of(name, options[name])}" for name in sorted(options)]
         problem[TYPES] = "-".join(types)
-        return RecordedCall(problem, arguments, constants, file=self.file), operands
+        return RecordedCall(problem, arguments, constants | options, file=self.file), operands
 
     def launch(self, call: NewCall, c: Configuration, config: Config) -> ConfiguredLaunch:
         """Return the launch of a call with a configuration, without the fills of hooks."""
@@ -159,7 +165,7 @@ class TritonFunction:
             call.file == self.file
             and self.constants <= call.constants.keys()
             and [n for n in taken if n not in call.constants] == list(call.arguments)
-            and set(taken) == call.arguments.keys() | call.constants.keys()
+            and set(taken) == (call.arguments.keys() | call.constants.keys()) - OPTIONS
             and fields | {TYPES} == call.problem.keys()
             and not self.configurations.keys().isdisjoint(listed_in(call))
         )

@@ -208,12 +208,26 @@ def test_descriptors_made_on_the_device_are_tuned(
     assert len(entry["race"]["contenders"]) >= 1
 
 
-def test_an_option_in_a_call_is_left_to_triton(add: Any, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("option", ["enable_fp_fusion", "launch_pdl", "launch_cooperative_grid"])
+def test_an_option_in_a_call_is_tuned(
+    add: Any, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
     x: Any = torch.ones(1000, device="cuda")
     out = torch.empty_like(x)
-    add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0, enable_fp_fusion=False)
-    assert bool((out == 4).all())
-    assert "left to triton.autotune: enable_fp_fusion is an option of Triton" in caplog.text
+    add[lambda meta: (-(-1000 // meta["BLOCK"]),)](
+        x, x, out, 1000, 3.0, **{option: option != "enable_fp_fusion"}
+    )
+    assert bool((out == 4).all()) and not caplog.records and len(records()) == 1
+
+
+def test_an_unknown_option_in_a_call_is_left_to_triton(
+    add: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    x: Any = torch.ones(1000, device="cuda")
+    out = torch.empty_like(x)
+    add[lambda meta: (-(-1000 // meta["BLOCK"]),)](x, x, out, 1000, 3.0, sanitize_overflow=False)
+    assert bool((out == 4).all()) and len(add.cache) == 1
+    assert "sanitize_overflow is neither an argument nor an option that is known" in caplog.text
 
 
 def test_a_call_returns_the_compiled_kernel(add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
