@@ -17,6 +17,12 @@ one's record, with the configurations that both measured. Rows go into ``results
 
     python benchmarks/lookup.py --elsewhere
 
+The quality on a GPU with another number of multiprocessors, without one: it has N / 132 of the multiprocessors of the
+measured GPU, with the same memory rate for each. So it takes for a problem with N / 132 of the blocks the time that was
+measured for the whole problem. Prints the shares of the answers that count its waves, and of those for 132.
+
+    python benchmarks/lookup.py --resized
+
 The quality on a device: `autotune run` tunes some of `problem_sizes.UNLISTED` briefly, and the winner is raced with the
 answer of the shipped records. Rows go into ``results/lookup-<device>.json``.
 
@@ -74,6 +80,9 @@ TUNED_BRIEFLY = ("sgemm", "gemv", "reduce", "transpose")
 ROUNDS = 50
 #: Share of the answers that must reach what was expected.
 AIM = 0.9
+#: Numbers of multiprocessors: a quarter and a half of an H100, an RTX 3090, an A100, an H100 PCIe, a B200, an
+#: RTX 5090, and two H100.
+SM_COUNTS = (33, 66, 82, 108, 114, 148, 170, 264)
 
 # ---------------------------------------------------------------------- cost
 
@@ -263,6 +272,58 @@ def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
     write(out / "lookup-elsewhere.json", {**provenance(), "rows": rows})
 
 
+# ---------------------------------------------------------------------- other numbers of multiprocessors
+
+
+def resized(record: TunedRecord, count: int) -> Iterator[tuple[float, float]]:
+    """Yield the shares of answers with the waves of a resized device, and of the measured one.
+
+    A problem counts if the blocks of its fastest configuration, within 3 %, and the sizes that divide it stay those of
+    the measured problem.
+    """
+    measured, matrix = record.device.sm_count, record.portfolio
+    table = build_table([RecordFile("resized", record.device.folder, record)])
+    plans = {Configuration(plan.configuration): plan for plan in record.plans()}
+    for asked, problem in enumerate(matrix.problems):
+        known = [(times[asked], number) for number, times in enumerate(matrix.median_ms)]
+        _, best = min(((ms, number) for ms, number in known if ms), default=(0.0, -1))
+        plan = plans.get(Configuration(matrix.configurations[best])) if best >= 0 else None
+        for name, size in problem.items() if plan and plan.grid else ():
+            if not isinstance(size, int) or not size:
+                continue
+            step = min(size & -size, 16)
+            smaller = {**problem, name: max(step, round(size * count / measured / step) * step)}
+            blocks = [math.prod(plan.grid_for(sizes)) for sizes in (smaller, problem)]
+            if abs(blocks[0] * measured / count / max(1, blocks[1]) - 1) > 0.03:
+                continue
+            hits = (
+                pick(table, table.key(smaller), "", record.device.arch, multiprocessors=number)
+                for number in (count, 0)
+            )
+            shares = [share_of(record, hit.plan, asked) if hit else None for hit in hits]
+            if all(shares):
+                yield shares[0], shares[1]
+
+
+def judge_resized(kernels: Sequence[str]) -> None:
+    """Print how good the answers on GPUs of other sizes are, by kernel."""
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for record in read_all(REPORTS):
+        if record.kernel in (kernels or [record.kernel]) and record.device.backend == "cuda":
+            for count in SM_COUNTS:
+                rows.setdefault(record.kernel, []).extend(resized(record, count))
+    rows["all"] = [row for found in rows.values() for row in found]
+    print("| kernel | answers | its waves, geometric mean | worst | waves of 132 | worst |")
+    print("|---|---|---|---|---|---|")
+    for kernel, found in rows.items():
+        if found:
+            cells = [
+                f"{statistics.geometric_mean(shares):.3f} | {min(shares):.3f}"
+                for shares in zip(*found, strict=True)
+            ]
+            print(f"| {kernel} | {len(found)} | {' | '.join(cells)} |")
+
+
 # ---------------------------------------------------------------------- expectations
 
 
@@ -401,6 +462,9 @@ def main() -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--left-out", action="store_true", help="how good it is, without a device")
     what.add_argument("--elsewhere", action="store_true", help="on devices that were not tuned")
+    what.add_argument(
+        "--resized", action="store_true", help="with other numbers of multiprocessors"
+    )
     what.add_argument("--unlisted", action="store_true", help="how good it is, on a device")
     parser.add_argument("--kernel", action="append", default=[], help="only this one (repeatable)")
     parser.add_argument(
@@ -411,6 +475,8 @@ def main() -> int:
         judge_left_out(options.kernel, options.out)
     elif options.elsewhere:
         judge_elsewhere(options.kernel, options.out)
+    elif options.resized:
+        judge_resized(options.kernel)
     elif options.unlisted:
         kernels = [find_kernel(name) for name in options.kernel or TUNED_BRIEFLY]
         device = choose_device(options.device)

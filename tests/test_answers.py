@@ -7,6 +7,8 @@ import math
 import random
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,7 @@ from autotune.answers.table import (
     Cost,
     Plan,
     Portfolio,
+    Tree,
     features_of,
     fillings,
     predicted_ms,
@@ -64,11 +67,11 @@ def tile_plan(configuration: Any, problem: Any = None) -> Plan:
     return plan(bm, grid=(["*", *blocks], 1, 1))
 
 
-def time_ms(bm: int, m: int, n: int) -> float:
+def time_ms(bm: int, m: int, n: int, sm_count: int = SM_COUNT) -> float:
     """A launch, and waves of blocks that take longer where a row of n starts anywhere."""
     blocks = math.ceil(m / bm) * math.ceil(n / bm)
-    rounds = math.ceil(blocks / SM_COUNT)
-    waves = math.ceil(blocks / SM_COUNT / RESIDENT[bm])
+    rounds = math.ceil(blocks / sm_count)
+    waves = math.ceil(blocks / sm_count / RESIDENT[bm])
     late = {32: 1.1, 64: 1.9, 128: 1.1}[bm] if n % 4 else 1.0
     return (0.004 + rounds * bm**1.8 * 1e-6 + waves * 0.0005) * late
 
@@ -431,6 +434,49 @@ def test_the_fit_predicts_the_times_that_lookup_computes() -> None:
     ]
     np.testing.assert_allclose(fit.predicted(chosen, fits), computed, rtol=0.01)
     assert all(ms > 0 for cost in prediction.costs for ms, _ in cost.fixed)
+
+
+def test_a_device_with_half_of_the_multiprocessors_takes_twice_the_waves() -> None:
+    """As if its formula had been fitted there: rounds, waves, and how full the rounds are (feature 5)."""
+    tree = Tree(splits=((5, 20),), factors=(1.5, 1.0))
+    chosen = tile_plan({"BM": 64})
+    waves = ((132, ((1.0, ()),)), (264, ((2.0, ("m",)),)))
+    cost = Cost(plan=chosen, fixed=((0.5, ()),), waves=waves)
+    halved = msgspec.structs.replace(cost, waves=tuple((n // 2, terms) for n, terms in waves))
+    for fields in (
+        {"m": m, "n": n, "dtype": "float32"} for m in (64, 512, 4000) for n in (64, 999)
+    ):
+        sizes = features_of(tuple(fields.values()))
+        asked = partial(predicted_ms, multiple=4, fields=fields, trees=(tree,), sizes=sizes)
+        assert asked(cost, multiprocessors=66) == asked(halved)
+        assert asked(cost, multiprocessors=132) == asked(cost)
+    assert asked(cost) < asked(halved)
+
+
+@pytest.mark.parametrize("count", [4, 6, 16, 25])
+def test_answers_for_a_gpu_of_another_size_count_its_waves(
+    count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its waves take as long as those of the tuned device, so that its best tiles are known."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
+    made = tuned_record(portfolio_of(SIZES))
+    tuned = msgspec.structs.replace(made.device, sm_count=SM_COUNT)
+    write(tmp_path, msgspec.structs.replace(made, device=tuned))
+    clear_cache()
+    other = replace(for_arch("sm_90"), name="Another GPU", sm_count=count)
+    asked = [(m, n) for m in (90, 333, 900, 2500) for n in (100, 400, 700, 1500)]
+
+    def share(where: dict[str, Any]) -> float:
+        shares = []
+        for m, n in asked:
+            found = lookup(KERNEL, **where, **problem(m, n))
+            times = {bm: time_ms(bm, m, n, count) for bm in TILES}
+            shares.append(min(times.values()) / times[found["BM"]])
+        return math.prod(shares) ** (1 / len(shares))
+
+    known, unknown = share({"device": other}), share({"device": other.name, "arch": 90})
+    assert known > 0.97 and known > unknown
+    assert lookup(KERNEL, device=other, **problem(90, 100)).quality == "same_arch"
 
 
 def test_nine_of_ten_sizes_of_a_kind_reach_the_expectation() -> None:

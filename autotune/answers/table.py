@@ -1,9 +1,11 @@
 """Answer tables: their schema in records, and the rule that picks the plan for an unmeasured problem.
 
-`answer` is the rule. The exported C++ header has the same rows and rule, without layouts and expected times. Its
-doubles have the same order of operations, its integers 64 bits, so its constant expressions agree bit for bit. A
-compiler that contracts to FMA may change the last bit of a time at run time, and so the answer of a near-tie;
-with ``-ffp-contract=off`` it does not. Lookup imports this module, so it has no heavy imports.
+`answer` is the rule. The exported C++ header has the same rows and rule, without layouts, expected times and the waves
+of GPUs that were not tuned. Its doubles have the same order of operations, its integers 64 bits, so its constant
+expressions agree bit for bit. A compiler that contracts to FMA may change the last bit of a time at run time, and so
+the answer of a near-tie; with ``-ffp-contract=off`` it does not.
+
+Lookup imports this module, so it has no heavy imports.
 """
 
 from __future__ import annotations
@@ -298,6 +300,8 @@ class Question(NamedTuple):
     is_plain: bool
     #: Returns whether a plan may answer.
     is_able: Callable[[Plan], bool]
+    #: Number of multiprocessors for which predictions count waves; 0: that of the measured device.
+    multiprocessors: int = 0
 
 
 class PickedPlan(NamedTuple, Generic[Row]):
@@ -378,7 +382,9 @@ def fastest(table: AnswerTable | None, question: Question) -> tuple[Plan, float]
     chosen, least_ms = None, inf
     for cost, trees in zip(prediction.costs, corrections, strict=False):
         try:
-            time_ms = predicted_ms(cost, prediction.multiple, fields, trees, features)
+            time_ms = predicted_ms(
+                cost, prediction.multiple, fields, trees, features, question.multiprocessors
+            )
         except ValueError:
             continue
         # The condition comes last: it takes longer than the time.
@@ -408,20 +414,26 @@ def predicted_ms(
     fields: Mapping[str, Any],
     trees: Sequence[Tree] = (),
     sizes: Sequence[int] = (),
+    multiprocessors: int = 0,
 ) -> float:
     """Return the time in ms that a cost and its trees predict for a problem.
 
-    ``sizes`` are the features of the problem. Raise `ValueError` if an integer needs more than 64 bits.
+    ``sizes`` are the features of the problem. With ``multiprocessors`` the waves are those of a device with
+    this number of them, and each takes as long as on the measured device; 0: the measured device. Raise
+    `ValueError` if an integer needs more than 64 bits.
     """
     total = _sum_of(cost.fixed, fields)
     blocks = value_of(blocks_of(cost.plan.grid), fields) if cost.waves else 0
+    measured = cost.waves[0][0] if cost.waves else 0  # a round has a block on each multiprocessor
     for slots, terms in cost.waves:
+        if multiprocessors:
+            slots = max(1, slots // measured) * multiprocessors
         total += -(-blocks // slots) * _sum_of(terms, fields)
     for name, factor in cost.misaligned.items():
         if fields[name] % multiple:
             total *= factor
     if trees:
-        features = [*sizes, *fillings(blocks, cost.waves[0][0])]
+        features = [*sizes, *fillings(blocks, multiprocessors or measured)]
         for tree in trees:
             total *= tree.factors[outcome(tree.splits, features)]
     return total

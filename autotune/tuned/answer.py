@@ -176,7 +176,8 @@ def answer(
     """
     values, layout = _values(table, problem), _layout(table, problem)
     key, arch_name = _place(table, arch, device)
-    hit = pick(table, values, key, arch_name, layout, deterministic)
+    count = _multiprocessors(device)
+    hit = pick(table, values, key, arch_name, layout, deterministic, multiprocessors=count)
     if first_calls is not None and (hit is None or hit.quality != EXACT):
         fields = table.named(values, layout)
         if known := first_calls.find(device, fields, deterministic):
@@ -292,10 +293,10 @@ def promising(
     Each next configuration is the answer without the configurations before it.
     """
     values, layout = _values(table, problem), _layout(table, problem)
-    key, arch = _place(table, None, device)
+    (key, arch), here = _place(table, None, device), _multiprocessors(device)
     found: list[Mapping[str, Value]] = []
     while len(found) < count:
-        hit = pick(table, values, key, arch, layout, deterministic, found)
+        hit = pick(table, values, key, arch, layout, deterministic, found, here)
         if hit is None or hit.quality == DEFAULT:
             break
         found.append(hit.plan.configuration)
@@ -417,6 +418,12 @@ def _arch(table: LookupTable, arch: str | int | None) -> str | None:
         f"{table.kernel}: arch {arch!r} is not an architecture; write for example sm_90, 90, 9.0 or "
         f"900 (tuned: {tuned})"
     )
+
+
+def _multiprocessors(device: Any) -> int:
+    """Return the number of multiprocessors of a GPU; 0 if unknown."""
+    count = device.chip.multiprocessors if isinstance(device, Device) else 1
+    return count if count > 1 else 0
 
 
 def _arch_of(device: Any) -> str | None:

@@ -194,11 +194,13 @@ def pick(
     layout: Mapping[str, int] | None = None,
     deterministic: bool = False,
     without: Sequence[Mapping[str, Value]] = (),
+    multiprocessors: int = 0,
 ) -> Hit | None:
-    """Return the answer for a problem on a device (its folder) or architecture; None without a valid plan.
+    """Return the answer for a problem on a device (its key) or architecture; None without a valid plan.
 
     ``layout`` must have all layout fields; default: the tuned layout. With ``deterministic`` only
-    deterministic plans answer. Configurations in ``without`` do not answer.
+    deterministic plans answer. Configurations in ``without`` do not answer. Predictions of other devices count the
+    waves of ``multiprocessors``; 0: of the measured ones.
 
     An expected speed or time holds on the device, or on the architecture if no device is given, and in the
     tuned layout only.
@@ -211,9 +213,10 @@ def pick(
         without=without,
     )
     for group, exact, near, foreign in _candidates(table, device, arch):
-        hit = _search(group, asked, foreign)
+        count = 0 if exact == EXACT else multiprocessors
+        hit = _search(group, asked, foreign, count)
         if deterministic and not (hit and hit.plan.deterministic):
-            hit = _search(group, asked, foreign, deterministic=True)
+            hit = _search(group, asked, foreign, count, deterministic=True)
         if hit:
             is_exact = hit.quality == EXACT and asked.is_plain
             quality = exact if is_exact else near
@@ -235,7 +238,11 @@ class _Query(NamedTuple):
 
 
 def _search(
-    group: Group, asked: _Query, foreign: str | None, deterministic: bool = False
+    group: Group,
+    asked: _Query,
+    foreign: str | None,
+    multiprocessors: int,
+    deterministic: bool = False,
 ) -> Hit | None:
     """Return the answer of a group's rows; with a ``foreign`` architecture its plan must fit that."""
 
@@ -253,7 +260,9 @@ def _search(
         known_ms = row.tuned.median_ms if row.tuned and plan is row.plans[0] else None
         return Hit(plan, row, EXACT, share, share, known_ms, verified=True)
     is_plain = asked.is_plain and not deterministic
-    question = Question(asked.problem, asked.place, asked.fields, is_plain, is_able)
+    question = Question(
+        asked.problem, asked.place, asked.fields, is_plain, is_able, multiprocessors
+    )
     found = answer(group.near.values(), question)
     if found is None:
         return None
