@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -177,6 +178,21 @@ def test_binaries_of_an_opencl_device_that_is_elsewhere_are_refused(
     other = msgspec.structs.replace(known.device, name="Other CPU")
     with pytest.raises(UsageError, match="Other CPU is not on this machine, and a binary"):
         export_records("binaries", [msgspec.structs.replace(known, device=other)])
+
+
+def test_the_records_in_a_package_answer(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a wheel has space file, source and record; no variable names them."""
+    record()
+    package = tmp_path / "site-packages" / "mine"
+    for part, name in (("spaces", "spaces"), ("kernels", "kernels"), ("tuned", "reports")):
+        shutil.copytree(tmp_path / part, package / name)
+    for variable in ("AUTOTUNE_PATH", "AUTOTUNE_TUNED"):
+        monkeypatch.delenv(variable)
+    kernel = load(str(package / "spaces" / "twice.py"), frozen=True)
+    called(kernel, 1000)
+    assert kernel.choice(n=1000).why.startswith("exact of project:")
 
 
 # ---------------------------------------------------------------------- pins

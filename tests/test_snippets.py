@@ -55,6 +55,7 @@ NOT_RUN = {
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; tests/test_retune.py runs it on two",
     "autotune check-tuned --threshold 5": "the same",
     "autotune retune --all": "tunes for hours; tests/test_retune.py runs it on two kernels",
+    "autotune export sgemm binaries": "compiles for a minute; tests/test_production.py exports a small kernel",
     "autotune check vector_add": "needs what the line above writes; tests/test_script.py checks one",
     "autotune check layers.py:add": "stands for a reader's file; tests/test_triton_decorator.py records calls",
     "autotune lookup layers.py:add": "the same",
