@@ -56,6 +56,18 @@ def test_a_wrong_mode_is_refused_where_it_is_loaded(
     load("twice", frozen=False)  # overrides the variable
 
 
+def test_a_program_that_torch_exported_is_served_frozen(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It calls its kernels by keys, which variables do not change."""
+    key = load("twice").key
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "1")
+    monkeypatch.setenv("AUTOTUNE_PIN", "twice:BLOCK=64")
+    assert load("twice").key == key
+    others = [{"frozen": False}, {"frozen": "nearest"}, {"config": {"BLOCK": 64}}]
+    assert len({key, *(load("twice", **other).key for other in others)}) == 4
+
+
 @pytest.mark.parametrize("mode", [True, "exact", "nearest"])
 def test_frozen_calls_run_the_recorded_answer(record: Record, mode: Any) -> None:
     record()

@@ -153,8 +153,7 @@ class TunedKernel:
         self.key = f"{kernel.name} of {kernel.file}{', deterministic' if deterministic else ''}"
         self.key += f", tune={tuning.mode} in {tuning.seconds:g} s" if tuning else ""
         self.key += ", verify" if verify else ""
-        self.key += f", frozen={self._rules.frozen}" if self._rules.frozen else ""
-        self.key += "".join(f", {name}: {pin.given}" for name, pin in self._rules.pins.items())
+        self.key += self._rules.arguments
         LOADED[self.key] = self
         #: Read here, because `torch.compile` would trace a later read of `sys.modules`, which other threads change.
         self._torch = sys.modules.get("torch")

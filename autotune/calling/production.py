@@ -66,6 +66,8 @@ class ProductionRules:
     frozen: str = ""
     #: By name of the kernel. Names of kernels that are never called have no effect.
     pins: Mapping[str, Pin] = field(default_factory=lambda: MappingProxyType({}))
+    #: The arguments of `load` that differ from the environment's rules, as text; part of a function's name in torch.
+    arguments: str = ""
 
     @classmethod
     def of(
@@ -76,9 +78,11 @@ class ProductionRules:
     ) -> ProductionRules:
         """Return the rules of the environment, overridden by the arguments of `load` for a kernel."""
         pins = dict(_pins(os.environ.get(PIN, "")))
+        arguments = "" if frozen is None else f", frozen={frozen}"
         if config is not None:
             pins[kernel] = Pin(config, "load(config=...)")
-        return cls(_mode(frozen), MappingProxyType(pins))
+            arguments += f", config={config}"
+        return cls(_mode(frozen), MappingProxyType(pins), arguments)
 
     def pinned(self, kernel: Kernel) -> Configuration | None:
         """Return the configuration that a kernel is pinned to; raise `UsageError` if it is not declared."""
@@ -138,7 +142,7 @@ def keep_cupy_in_memory() -> None:
 
 def _mode(frozen: Frozen) -> str:
     name, given = ("frozen", frozen) if frozen is not None else (FROZEN, os.environ.get(FROZEN))
-    text = str(int(given)) if isinstance(given, bool) else given or "0"
+    text = str(int(given)) if isinstance(given, bool) else str(given or "0")
     if text not in _MODES:
         raise UsageError(unknown(name, text, _MODES))
     return _MODES[text]

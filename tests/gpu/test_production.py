@@ -19,8 +19,8 @@ from autotune.devices.choose import choose_device
 
 pytestmark = pytest.mark.gpu
 
-#: The packages of NVIDIA start processes when they are imported or load a library (ldconfig), and CuPy compiles
-#: kernels that make arrays: all of that is done before the program is watched.
+#: NVIDIA's packages start processes when they are imported or load a library (ldconfig), and CuPy looks for its
+#: compiler at its first own kernel: the program does both before it is watched.
 PROGRAM = """
 import os, sys
 import cupy, numpy as np
@@ -28,7 +28,7 @@ from autotune.devices.nvrtc import include_options, nvrtc_version
 
 include_options(), nvrtc_version()
 host = np.arange(1 << 20, dtype=np.float32)
-x, out = cupy.asarray(host), cupy.empty(1 << 20, cupy.float32)
+x, out = cupy.asarray(host) + 0, cupy.empty(1 << 20, cupy.float32)
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DENIED = {
