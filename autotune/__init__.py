@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.products import matrix_product
     from autotune.kernel.rules import Source
-    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, TensorMap, Work
+    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.kernel.views import TensorMap, Texture
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
@@ -34,6 +35,7 @@ __all__ = [
     "Problem",
     "Source",
     "TensorMap",
+    "Texture",
     "TunedConfig",
     "Work",
     "__version__",
@@ -61,9 +63,9 @@ _NAMES = {
         "Kernel",
         "Launch",
         "Out",
-        "TensorMap",
         "Work",
     ),
+    "kernel.views": ("TensorMap", "Texture"),
     "calling.first_call": ("tuned_on_first_call",),
     "calling.load": ("load",),
     "tuned.answer": ("TunedConfig",),

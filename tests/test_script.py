@@ -153,7 +153,7 @@ def minimal(
             minimal("restrictions=[lambda p: sum(p)]"),
             "restriction 1: 'sum(p)' uses sum, which is not",
         ),
-        (minimal("texmem_args={'t': 1}"), "textures are not supported: pass the array as an arg"),
+        (minimal("texmem_args={'t': 1}"), "a texture reference: give Texture"),
         (minimal(source="lambda p: 'void k(float* o) {}'"), "kernel_source is a function"),
         (minimal("metrics={'m': 1}, strategy='pso'"), "strategy, metrics: docs/from-kernel"),
         (

@@ -12,9 +12,9 @@ from sample_records import entry, record
 
 from autotune import TensorMap
 from autotune.cli import run
-from autotune.devices.base import Binary, CompiledFunction
+from autotune.devices.base import Binary, CompiledFunction, ViewedBuffer
 from autotune.devices.device import for_arch
-from autotune.devices.tensor_map import MAP_BYTES, MappedBuffer, TensorLayout
+from autotune.devices.tensor_map import MAP_BYTES, TensorLayout
 from autotune.errors import SpecError
 from autotune.export.launcher import render
 from autotune.kernel.catalog import find_kernel
@@ -25,7 +25,7 @@ from autotune.kernel.launches import (
     launch_sequence,
 )
 from autotune.kernel.spec import Launch
-from autotune.kernel.tensor_layout import layout_of
+from autotune.kernel.view_layout import layout_of
 from autotune.run.plans import plan_of
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tensor_maps" / "spaces"
@@ -101,7 +101,7 @@ def bound(*args: object, parameter_bytes: tuple[int, ...]) -> tuple[object, ...]
 
 def test_a_map_is_one_parameter_of_128_bytes() -> None:
     found, _ = bound(TensorMap("a", (8, 16)), "out", parameter_bytes=(MAP_BYTES, 8))
-    assert found == MappedBuffer(layout_of(TensorMap("a", (8, 16)), Array()), None)
+    assert found == ViewedBuffer(layout_of(TensorMap("a", (8, 16)), Array()), None)
     for args, sizes, message in (
         (
             (TensorMap("a", (8, 16)), "out"),

@@ -39,8 +39,9 @@ from autotune.calling.steps import (
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
-from autotune.kernel.spec import Fill, TensorMap
-from autotune.kernel.tensor_layout import layout_of
+from autotune.kernel.spec import Fill
+from autotune.kernel.view_layout import layout_of
+from autotune.kernel.views import View
 
 #: CU_STREAM_PER_THREAD of the driver API: the default stream of the calling thread.
 _PER_THREAD = 2
@@ -237,7 +238,7 @@ class GpuCall:
 
     def _parameter(self, name: Any, resolved: ResolvedCall, places: Mapping[str, int]) -> Parameter:
         plan = self._loaded.plan
-        if isinstance(name, TensorMap):
+        if isinstance(name, View):
             layout = layout_of(name, {**plan.arguments, **plan.scratch}[name.array])
             return Parameter(index=places[name.array], layout=layout)
         if not isinstance(name, str):

@@ -16,15 +16,8 @@ import numpy as np
 from autotune.calling.libraries import cupy
 from autotune.calling.loaded import on_stream
 from autotune.data.arguments import Argument
-from autotune.devices.base import PLAIN
+from autotune.devices.base import PLAIN, ViewLayout
 from autotune.devices.driver_launch import DriverLaunch
-from autotune.devices.tensor_map import (
-    ANY_ADDRESS,
-    MAP_BYTES,
-    TensorLayout,
-    encoded,
-    has_address_first,
-)
 from autotune.encoding import element_of
 from autotune.kernel.attributes import attributes_of
 from autotune.kernel.spec import Launch
@@ -37,13 +30,13 @@ _SLOT_BYTES = 8
 class Parameter:
     """A parameter of a launch: a fixed value, or the index of a call's value with its `struct` code.
 
-    With a layout it is the tensor map of the array with that index.
+    With a layout it is the view of the array with that index.
     """
 
     value: np.generic | None = None
     index: int | None = None
     code: str = "Q"
-    layout: TensorLayout | None = None
+    layout: ViewLayout | None = None
 
 
 #: `struct` codes of floating-point scalars that change from call to call, by type.
@@ -65,12 +58,11 @@ def launch_step(number: int, launch: Launch, parameters: Sequence[Parameter]) ->
     pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
     fixed = [None if found.value is None else np.array([found.value]) for found in parameters]
     layouts = [found.layout for found in parameters]
-    offsets = itertools.count(_SLOT_BYTES * len(changing), MAP_BYTES)
-    moves = [
-        _mover(found.layout, found.index or 0, next(offsets))
-        for found in parameters
-        if found.layout
-    ]
+    moves, offset = [], _SLOT_BYTES * len(changing)
+    for found in parameters:
+        if found.layout:
+            moves.append(_mover(found.layout, found.index or 0, offset))
+            offset += found.layout.nbytes
     if attributes_of(launch) != PLAIN:
 
         def write(memory: Any, pointers: Sequence[Any]) -> None:
@@ -129,31 +121,33 @@ def _step_with_attributes(
     return step
 
 
-def _mover(layout: TensorLayout, index: int, offset: int) -> Callable[[Any, Sequence[Any]], None]:
-    """Return a function that moves the tensor map at an offset of the parameters to the array of a call."""
-    if has_address_first(layout):  # no call of the driver
+def _mover(layout: ViewLayout, index: int, offset: int) -> Callable[[Any, Sequence[Any]], None]:
+    """Return a function that moves the view at an offset of the parameters to the array of a call."""
+    if layout.has_address_first:  # no call of the driver
         write = struct.Struct("Q").pack_into
         return lambda memory, pointers: write(memory, offset, pointers[index])
 
     def encode(memory: Any, pointers: Sequence[Any]) -> None:
-        memory[offset : offset + MAP_BYTES] = encoded(layout, pointers[index])
+        memory[offset : offset + layout.nbytes] = layout.encoded(pointers[index])
 
     return encode
 
 
-def _buffer(fixed: Sequence[Any], layouts: Sequence[TensorLayout | None]) -> tuple[Any, int, Any]:
-    """Return memory for the parameters of a launch: changing values, then tensor maps."""
+def _buffer(fixed: Sequence[Any], layouts: Sequence[ViewLayout | None]) -> tuple[Any, int, Any]:
+    """Return memory for the parameters of a launch: changing values, then views of arrays."""
     slots = sum(value is None and not layout for value, layout in zip(fixed, layouts, strict=True))
-    maps = [encoded(layout, ANY_ADDRESS) for layout in layouts if layout]
-    memory = (ctypes.c_char * max(1, _SLOT_BYTES * slots + MAP_BYTES * len(maps)))()
+    views = b"".join(layout.unplaced() for layout in layouts if layout)
+    memory = (ctypes.c_char * max(1, _SLOT_BYTES * slots + len(views)))()
     begin = ctypes.addressof(memory)
-    of_slot = itertools.count(begin, _SLOT_BYTES)
-    of_map = itertools.count(begin + _SLOT_BYTES * slots, MAP_BYTES)
-    ctypes.memmove(begin + _SLOT_BYTES * slots, b"".join(maps), MAP_BYTES * len(maps))
-    addresses = [
-        value.ctypes.data if value is not None else next(of_map if layout else of_slot)
-        for value, layout in zip(fixed, layouts, strict=True)
-    ]
+    ctypes.memmove(begin + _SLOT_BYTES * slots, views, len(views))
+    of_slot, of_view = itertools.count(begin, _SLOT_BYTES), begin + _SLOT_BYTES * slots
+    addresses = []
+    for value, layout in zip(fixed, layouts, strict=True):
+        if layout:
+            addresses.append(of_view)
+            of_view += layout.nbytes
+        else:
+            addresses.append(next(of_slot) if value is None else value.ctypes.data)
     pointers = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
     return memory, ctypes.addressof(pointers), pointers
 

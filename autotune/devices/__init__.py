@@ -9,6 +9,7 @@
 `cuda_executor`    launches on a CUDA device, on one `cuda_stream`
 `cuda_timer`       times calls, as a `graph` if possible
 `tensor_map`       tensor maps as the driver encodes them
+`texture`          texture objects that the driver makes
 `driver_launch`    launches with attributes, such as clusters
 `cuda_memory`      buffers between guard bands, and uploads
 `cupy_arrays`      arrays in place of NumPy's, in a function of NumPy

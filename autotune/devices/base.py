@@ -153,6 +153,37 @@ def with_defines(source: str, defines: Mapping[str, str]) -> str:
     return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
 
 
+class ViewLayout(Protocol):
+    """A view of an array that the driver makes, without the array's address."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the kernel's parameter."""
+
+    @property
+    def has_address_first(self) -> bool:
+        """True if a view at another address differs in its first 8 bytes only, which are the address."""
+
+    def encoded(self, address: int) -> bytes:
+        """Return the parameter for an array at an address; `DeviceError` if the driver refuses it."""
+
+    def unplaced(self) -> bytes:
+        """Return a parameter without an array, to be moved before a launch."""
+
+
+@dataclass(frozen=True)
+class ViewedBuffer:
+    """A view of a buffer, as an argument of a launch."""
+
+    layout: ViewLayout
+    buffer: Any
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parameter."""
+        return self.layout.nbytes
+
+
 #: Workspace of a function in device memory that its compiler needs, not the space file.
 GLOBAL_SCRATCH = "(global scratch)"
 

@@ -22,6 +22,7 @@ from autotune.devices.base import (
     LaunchError,
     Poison,
     Side,
+    ViewedBuffer,
 )
 from autotune.devices.cuda_checks import checks_module, element_type
 from autotune.devices.cuda_memory import LARGE_UPLOAD_BYTES, CudaBuffer, Uploader
@@ -32,7 +33,6 @@ from autotune.devices.driver_launch import DriverLaunch
 from autotune.devices.graph import CaptureError, Graph
 from autotune.devices.host import expected_type
 from autotune.devices.nvml import clocks_of, energy_mj, power_of
-from autotune.devices.tensor_map import MappedBuffer, encoded
 from autotune.element_types import ELEMENT_TYPES
 
 #: If a vendor's call on the stream takes less than this share of its time in a graph, all contenders are launched
@@ -310,6 +310,6 @@ class _Parameters:
 def _raw(argument: Any) -> bytes:
     if isinstance(argument, np.generic):
         return argument.tobytes()
-    if isinstance(argument, MappedBuffer):
-        return encoded(argument.layout, int(argument.buffer.inner.data.ptr))
+    if isinstance(argument, ViewedBuffer):
+        return argument.layout.encoded(int(argument.buffer.inner.data.ptr))
     return np.uint64(0 if argument is None else argument.inner.data.ptr).tobytes()

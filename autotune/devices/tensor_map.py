@@ -46,49 +46,48 @@ class TensorLayout:
         code = _CODES.get(self.dtype, _CODES_BY_BYTES[self.itemsize])
         return code, interleave, swizzle, promotion, int(self.nan)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the kernel's parameter."""
+        return MAP_BYTES
 
-@dataclass(frozen=True)
-class MappedBuffer:
-    """A tensor map of a buffer, as an argument of a launch."""
+    @property
+    def has_address_first(self) -> bool:
+        """True if a map begins with the address of its array, and has it nowhere else."""
+        return _has_address_first(self)
 
-    layout: TensorLayout
-    buffer: Any
+    def unplaced(self) -> bytes:
+        """Return a map that will be moved."""
+        return self.encoded(ANY_ADDRESS)
 
-    #: Bytes of the parameter.
-    nbytes = MAP_BYTES
-
-
-def encoded(layout: TensorLayout, address: int) -> bytes:
-    """Return the tensor map of an array at an address; `DeviceError` if the driver refuses it."""
-    memory = ctypes.create_string_buffer(MAP_BYTES + _ALIGNMENT)
-    begin = -ctypes.addressof(memory) % _ALIGNMENT
-    axes = len(layout.shape)
-    sizes = (ctypes.c_uint64 * axes)(*layout.shape)
-    strides = (ctypes.c_uint64 * max(1, axes - 1))(*(s * layout.itemsize for s in layout.strides))
-    box, steps = ((ctypes.c_uint32 * axes)(*values) for values in (layout.box, layout.steps))
-    code, *options = layout.driver_numbers
-    status = _driver().cuTensorMapEncodeTiled(
-        ctypes.c_void_p(ctypes.addressof(memory) + begin),
-        code,
-        ctypes.c_uint32(axes),
-        ctypes.c_void_p(address),
-        *(sizes, strides, box, steps),
-        *options,
-    )
-    if status:
-        raise DeviceError(
-            f"the driver refuses a tensor map (CUresult {status}) of {layout} at address {address:#x}"
+    def encoded(self, address: int) -> bytes:
+        """Return the tensor map of an array at an address; `DeviceError` if the driver refuses it."""
+        memory = ctypes.create_string_buffer(MAP_BYTES + _ALIGNMENT)
+        begin = -ctypes.addressof(memory) % _ALIGNMENT
+        axes = len(self.shape)
+        sizes = (ctypes.c_uint64 * axes)(*self.shape)
+        strides = (ctypes.c_uint64 * max(1, axes - 1))(*(s * self.itemsize for s in self.strides))
+        box, steps = ((ctypes.c_uint32 * axes)(*values) for values in (self.box, self.steps))
+        code, *options = self.driver_numbers
+        status = _driver().cuTensorMapEncodeTiled(
+            ctypes.c_void_p(ctypes.addressof(memory) + begin),
+            code,
+            ctypes.c_uint32(axes),
+            ctypes.c_void_p(address),
+            *(sizes, strides, box, steps),
+            *options,
         )
-    return memory.raw[begin : begin + MAP_BYTES]
+        if status:
+            raise DeviceError(
+                f"the driver refuses a tensor map (CUresult {status}) of {self} at address {address:#x}"
+            )
+        return memory.raw[begin : begin + MAP_BYTES]
 
 
 @cache
-def has_address_first(layout: TensorLayout) -> bool:
-    """Return whether a map begins with the address of its array, and has it nowhere else.
-
-    The form of a map is not documented. Two maps of one layout show it.
-    """
-    first, second = (encoded(layout, address) for address in (ANY_ADDRESS, 3 * ANY_ADDRESS))
+def _has_address_first(layout: TensorLayout) -> bool:
+    """See `TensorLayout`. The form of a map is not documented; two maps of one layout show it."""
+    first, second = (layout.encoded(address) for address in (ANY_ADDRESS, 3 * ANY_ADDRESS))
     begins = [struct.unpack_from("Q", found)[0] for found in (first, second)]
     return begins == [ANY_ADDRESS, 3 * ANY_ADDRESS] and first[8:] == second[8:]
 

@@ -25,8 +25,9 @@ from autotune.kernel.launches import (
     trace_launches,
     traced_numbers,
 )
-from autotune.kernel.spec import Fill, Kernel, Launch, TensorMap
-from autotune.kernel.tensor_layout import layout_of
+from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.kernel.view_layout import tensor_layout
+from autotune.kernel.views import TensorMap, Texture
 from autotune.values import Configuration, Problem
 
 
@@ -163,6 +164,10 @@ class _Names:
             return f"bits_of_(static_cast<{kind}>({value.item()!r}))"
         if isinstance(value, TensorMap):
             return self._map(value)
+        if isinstance(value, Texture):
+            raise UsageError(
+                f"{self._kernel.name}: {value} is an argument, and a launcher in C++ makes no textures"
+            )
         if not isinstance(value, str):
             form = stored_form(value)
             if form is None:
@@ -205,7 +210,7 @@ class _Names:
         argument = self._signature.arguments[wanted.array]
         # Options are the same for all shapes.
         numbers = tuple(1 << 20 for _ in axes)
-        layout = layout_of(replace(wanted, shape=numbers, strides=numbers[1:]), argument)
+        layout = tensor_layout(replace(wanted, shape=numbers, strides=numbers[1:]), argument)
         self.passed.add(wanted.array)
         sizes = ", ".join(expression(size) for size in reversed(axes))
         apart = ", ".join(expression(["*", size, layout.itemsize]) for size in reversed(strides))

@@ -255,7 +255,9 @@ class _TuneCall:
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"kernel_source {given}: cannot be read ({error})") from None
         if "texture<" in text or self._given.get("texmem_args"):
-            self.todos.append("textures are not supported: pass the array as an argument")
+            self.todos.append(
+                "a texture reference: give Texture(name) in args of the Launch, and take a cudaTextureObject_t"
+            )
         return textwrap.dedent(text).strip("\n") + "\n"
 
     def _read_arguments(self) -> tuple[dict[str, Any], dict[str, str]]:

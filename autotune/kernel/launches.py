@@ -10,9 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import GLOBAL_SCRATCH, PLAIN, Binary, BoundFill, BoundLaunch, Convention
+from autotune.devices.base import (
+    GLOBAL_SCRATCH,
+    PLAIN,
+    Binary,
+    BoundFill,
+    BoundLaunch,
+    Convention,
+    ViewedBuffer,
+)
 from autotune.devices.device import MAX_GRID, Device
-from autotune.devices.tensor_map import MappedBuffer
 from autotune.encoding import element_of
 from autotune.errors import SpecError, unknown
 from autotune.kernel.attributes import (
@@ -30,8 +37,9 @@ from autotune.kernel.expression import (
     value_of,
 )
 from autotune.kernel.matching import require_match
-from autotune.kernel.spec import Fill, Kernel, Launch, Out, Step, TensorMap
-from autotune.kernel.tensor_layout import TypedArray, has_tensor_maps, layout_of
+from autotune.kernel.spec import Fill, Kernel, Launch, Out, Step
+from autotune.kernel.view_layout import TypedArray, has_tensor_maps, layout_of
+from autotune.kernel.views import TensorMap, View
 from autotune.values import Configuration, Problem
 
 
@@ -335,12 +343,12 @@ def _value(
     scalars: Mapping[str, np.generic],
     arrays: Mapping[str, TypedArray],
 ) -> Any:
-    if isinstance(argument, TensorMap):
+    if isinstance(argument, View):
         if argument.array not in arrays:
             text = unknown("array", argument.array, arrays)
             raise SpecError(f"launch: {argument}: {text}")
         layout = layout_of(argument, arrays[argument.array])
-        return MappedBuffer(layout, buffers[argument.array])
+        return ViewedBuffer(layout, buffers[argument.array])
     if isinstance(argument, str):
         if argument in buffers:
             return buffers[argument]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import CompiledFunction
-from autotune.devices.tensor_map import MappedBuffer
+from autotune.devices.base import CompiledFunction, ViewedBuffer
+from autotune.devices.texture import TextureLayout
 from autotune.errors import SpecError
 
 #: Bytes of a pointer, which an array passes.
@@ -41,7 +41,7 @@ def require_match(function: CompiledFunction, names: Sequence[Any], values: Sequ
             f"{', '.join(given)}; correct the arguments hook, or args of its Launch"
         )
     for place, (name, value, wanted) in enumerate(zip(given, values, expected, strict=True)):
-        passed = value.nbytes if isinstance(value, np.generic | MappedBuffer) else _POINTER_BYTES
+        passed = value.nbytes if isinstance(value, np.generic | ViewedBuffer) else _POINTER_BYTES
         if wanted not in (0, passed):
             raise SpecError(
                 f"launch: parameter {place + 1} of {function.name} has {_bytes(wanted)}, but argument {name} is "
@@ -51,8 +51,8 @@ def require_match(function: CompiledFunction, names: Sequence[Any], values: Sequ
 
 
 def _described(value: Any, nbytes: int) -> str:
-    if isinstance(value, MappedBuffer):
-        kind = "a tensor map"
+    if isinstance(value, ViewedBuffer):
+        kind = "a texture" if isinstance(value.layout, TextureLayout) else "a tensor map"
     else:
         kind = value.dtype.name if isinstance(value, np.generic) else "an array, a pointer"
     return f"{kind} of {_bytes(nbytes)}"
@@ -60,7 +60,9 @@ def _described(value: Any, nbytes: int) -> str:
 
 def _remedy(name: str, value: Any, wanted: int) -> str:
     """Return what to write so that an argument has the bytes of its parameter."""
-    if isinstance(value, MappedBuffer):
+    if isinstance(value, ViewedBuffer):
+        if isinstance(value.layout, TextureLayout):
+            return "declare cudaTextureObject_t in the kernel"
         return "declare const __grid_constant__ CUtensorMap in the kernel"
     if not isinstance(value, np.generic):
         return f"declare a pointer in the kernel, or pass a number as {name}"

@@ -40,7 +40,8 @@ class Launch:
     entry : str, optional
         Function to launch. Default: the function with the kernel's name, or the function of its source.
     args : tuple, optional
-        Names of arguments and scratch buffers, 32-bit integers, or tensor maps, in the function's order.
+        Names of arguments and scratch buffers, 32-bit integers, tensor maps or textures, in the function's
+        order.
         Default: all arguments, then all scratch buffers.
     cluster : tuple of int, optional
         Blocks of a cluster in x, y, z, at most 8 in total; each size divides the grid's. Needs sm_90. This and
@@ -80,49 +81,6 @@ class Fill:
 
 
 Step: TypeAlias = Launch | Fill
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    """A tensor map of an array among the ``args`` of a `Launch`, for copies by TMA from sm_90 on.
-
-    The kernel takes it as ``const __grid_constant__ CUtensorMap map``. Axes are in NumPy's order, the last
-    is contiguous. Source of options and limits: CUDA Driver API, ``cuTensorMapEncodeTiled``.
-
-    Parameters
-    ----------
-    array : str
-        The argument or scratch buffer.
-    box : tuple of int
-        Elements of a copy along each axis, 1 to 256.
-    shape : tuple of int, optional
-        Elements of the array along each axis; may depend on the problem. Default: its declared shape.
-    strides : tuple of int, optional
-        Elements between neighbours along each axis but the last. Default: those of a contiguous array.
-    steps : tuple of int, optional
-        Distance of the copied elements along each axis, 1 to 8. Default: 1.
-    swizzle : int
-        Bytes of the pattern by which 16-byte pieces of a row are exchanged in shared memory: 0, 32, 64, 128.
-    interleave : int
-        Bytes of an interleaved layout: 0, 16, 32.
-    promotion : int
-        Bytes that the L2 cache fetches at least: 0, 64, 128, 256.
-    nan : bool
-        Whether elements outside of the array are NaN; else zero.
-    """
-
-    array: str
-    box: tuple[int, ...]
-    shape: tuple[Any, ...] | None = None
-    strides: tuple[Any, ...] | None = None
-    steps: tuple[int, ...] | None = None
-    swizzle: int = 0
-    interleave: int = 0
-    promotion: int = 0
-    nan: bool = False
-
-    def __str__(self) -> str:
-        return f"TensorMap({self.array!r})"
 
 
 @dataclass(frozen=True)

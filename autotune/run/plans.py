@@ -21,7 +21,8 @@ from autotune.kernel.launches import (
     traced_numbers,
 )
 from autotune.kernel.space import valid_archs
-from autotune.kernel.spec import Fill, Kernel, Launch, TensorMap
+from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.kernel.views import View
 from autotune.tuned.record import FillStep, LaunchStep
 from autotune.values import Configuration, Problem, by_category
 
@@ -103,7 +104,7 @@ def _sequence(
 
 
 def _argument(value: Any) -> str | int:
-    return str(value) if isinstance(value, str | TensorMap) else int(value)
+    return str(value) if isinstance(value, str | View) else int(value)
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:

@@ -12,7 +12,7 @@ import pytest
 
 from autotune import load
 from autotune.devices.choose import choose_device
-from autotune.devices.tensor_map import ANY_ADDRESS, TensorLayout, encoded, has_address_first
+from autotune.devices.tensor_map import ANY_ADDRESS, TensorLayout
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
 from autotune.run.request import Request, Search
@@ -32,8 +32,8 @@ def _has_tma() -> None:
 
 
 def test_a_map_begins_with_its_address(cupy: Any) -> None:
-    assert has_address_first(LAYOUT)
-    found = encoded(LAYOUT, ANY_ADDRESS)
+    assert LAYOUT.has_address_first
+    found = LAYOUT.encoded(ANY_ADDRESS)
     assert len(found) == 128 and struct.unpack_from("Q", found) == (ANY_ADDRESS,)
 
 
