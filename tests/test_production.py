@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,22 @@ from recorded_kernel import BLOCKS, SPACE, arrays, called, prepare_kernel
 
 from autotune import linalg, load, tuned_on_first_call
 from autotune.calling import first_call, production
+from autotune.calling.binding import ResolvedCall, bind
+from autotune.calling.choice import recorded_choice
+from autotune.compiling.job import compile_job
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.errors import NoAnswerError, UsageError
-from autotune.export import export_records
+from autotune.export import export_records, precompiled
 from autotune.files import data_path
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
 from autotune.tuned.reading import read_all
+from autotune.values import Problem
 
 Record = Callable[..., Kernel]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -207,6 +215,25 @@ def test_the_records_in_a_package_answer(
     assert kernel.choice(n=1000).why.startswith("exact of project:")
 
 
+@pytest.mark.parametrize("name", ["reduce", "softmax"])
+def test_calls_of_recorded_problems_find_exported_binaries(name: str) -> None:
+    """On GPUs that are not here: in CUDA C++, and in Triton, where numbers of a call are compiled in."""
+    kernel, problem = find_kernel(name), Problem(n=5000)
+    if name == "softmax":
+        pytest.importorskip("triton")
+        problem = Problem(rows=1024, columns=4096, dtype="float32")
+    (known,) = (r for r in read_all(ROOT / "reports", name) if r.tuned(problem))
+    shape = tuple(value for value in problem.values() if isinstance(value, int))
+    resolved = bind(kernel, (replace(Operand.new(shape), source=0),), {}, find_kernel)
+    assert isinstance(resolved, ResolvedCall)
+    device = known.device.planned_for()
+    choice, _ = recorded_choice(kernel, resolved.problem, device, False)
+    assert choice is not None and choice.is_known
+    given = resolved.problem, device, resolved.compiled_scalars
+    job = compile_job(kernel, choice.configuration, *given)
+    assert job.key in {other.key for other in precompiled._jobs(kernel, known)}
+
+
 # ---------------------------------------------------------------------- pins
 
 
@@ -333,7 +360,7 @@ def test_a_pin_of_a_kernel_that_is_passed_on_to_holds(
 
 #: Reports events of files and processes to standard error, from before the import of autotune to after two calls.
 PROGRAM = """
-import os, sys
+import _posixsubprocess, os, sys
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 DENIED = {
@@ -355,6 +382,7 @@ if IS_READ_ONLY:
     except OSError as error:
         assert error.errno == 30, error
 sys.addaudithook(watch)
+_posixsubprocess.fork_exec = lambda *_: watch("os.fork", _)  # multiprocessing raises no event
 import numpy as np
 from autotune import load, lookup
 from autotune.devices.opencl import OpenclBackend

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.gpu
 #: NVIDIA's packages start processes when they are imported or load a library (ldconfig), and CuPy looks for its
 #: compiler at its first own kernel: the program does both before it is watched.
 PROGRAM = """
-import os, sys
+import _posixsubprocess, os, sys
 import cupy, numpy as np
 from autotune.devices.nvrtc import include_options, nvrtc_version
 
@@ -43,6 +43,7 @@ def watch(event, arguments):
         raise PermissionError(f"{event} {arguments}")
 
 sys.addaudithook(watch)
+_posixsubprocess.fork_exec = lambda *_: watch("os.fork", _)  # multiprocessing raises no event
 from autotune import load
 from autotune.devices.cuda_backend import CudaBackend
 
