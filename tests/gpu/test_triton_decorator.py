@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from autotune.errors import NoAnswerError
 from autotune.files import data_path
 
 pytestmark = [pytest.mark.gpu]
@@ -110,6 +111,34 @@ def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "layers", raising=False)
     return import_module("layers").add
+
+
+def test_frozen_and_pinned_calls_tune_nothing(add: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x: Any = torch.ones(1 << 20, device="cuda")
+    out = torch.empty_like(x)
+
+    def block_of(n: int) -> int:
+        """Call on n elements; return the block that ran."""
+        out.fill_(7)
+        add[lambda meta: (-(-n // meta["BLOCK"]),)](x, x, out, n, 3.0)
+        assert bool((out[:n] == 4).all()) and bool((out[n:] == 7).all())
+        return int(add.best_config.kwargs["BLOCK"])
+
+    tuned = block_of(1 << 20)
+    (record,) = records()
+    written = record.stat().st_mtime_ns
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "1")
+    assert block_of(1 << 20) == tuned
+    for _ in range(2):
+        with pytest.raises(
+            NoAnswerError, match=r"add \(n=1000, .* frozen calls need an exact answer"
+        ):
+            block_of(1000)
+    monkeypatch.setenv("AUTOTUNE_FROZEN", "nearest")
+    assert block_of(1000) == tuned
+    monkeypatch.setenv("AUTOTUNE_PIN", "add:BLOCK=128")
+    assert block_of(2000) == 128
+    assert record.stat().st_mtime_ns == written
 
 
 def test_in_the_background_a_call_is_answered_at_once(
