@@ -125,7 +125,7 @@ class ProductionRules:
     ) -> NoAnswerError:
         """Return the error of a frozen call whose answer, or lack of one, is not accepted."""
         if found is None:
-            best = reason or "no recorded configuration can run"
+            best = reason or "no record has an answer that can run"
         elif found.quality == DEFAULT:
             best = "the best answer is the kernel's default"
         else:
