@@ -20,14 +20,16 @@ from autotune.compiling.binaries import compiled_for
 from autotune.devices.base import BoundLaunch
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device, arch_of_model, for_arch
-from autotune.errors import NoAnswerError, NothingValidError
+from autotune.errors import NoAnswerError, NothingValidError, UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.includes import flattened
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import is_member
+from autotune.retune.stale import StaleQuery, survey
 from autotune.tuned.lookup import lookup
 from autotune.tuned.merged import build_table
 from autotune.tuned.reading import RecordFile, read
+from autotune.tuned.writing import mergeable
 from autotune.values import Configuration, Problem
 
 REPORTS = Path(__file__).parent.parent / "reports"
@@ -144,6 +146,26 @@ def test_a_header_says_that_an_answer_is_of_another_architecture(tmp_path: Path)
     include = REPORTS.parent / "cpp" / "include"
     command = ["g++", "-std=c++17", "-fsyntax-only", f"-I{include}", "main.cpp"]
     subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+
+
+def test_only_records_of_its_chip_are_a_gpus_own() -> None:
+    """For `retune`, under any name; a run is refused before it would be merged into another chip's record."""
+    kernel = find_kernel("copy")
+    own = next(record for record in RECORDS if record.kernel == "copy").device.planned_for()
+    for name in (own.name, "H100 of a manufacturer"):
+        device = replace(own, name=name, driver="")
+        query = StaleQuery((device,), ("copy",), records=REPORTS)
+        targets, _ = survey(query, device)
+        assert {bool(target.known) for target in targets} == {True}
+        assert not [*mergeable(REPORTS, replace(device, name="Another GPU"), kernel, "time")]
+    cut = replace(own, sm_count=100, uuid="")
+    targets, _ = survey(StaleQuery((cut,), ("copy",), records=REPORTS), cut)
+    assert targets and {target.why for target in targets} == {"never tuned here"}
+    with pytest.raises(
+        UsageError, match=r"copy\.json: it is of another NVIDIA H100 80GB HBM3; this"
+    ):
+        next(mergeable(REPORTS, cut, kernel, "time"))
+    assert [*mergeable(REPORTS, own, kernel, "time")]
 
 
 def assert_fits(name: str, configuration: Configuration, problem: Problem, device: Device) -> None:

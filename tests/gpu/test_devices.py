@@ -389,3 +389,28 @@ def test_doctor_tunes_limits_into_the_users_records(capsys: pytest.CaptureFixtur
     shown, limits = json.loads(capsys.readouterr().out), known_limits(device)
     assert limits.keys() >= {"read", "copy", "ffma"}
     assert shown == {"name": device.name, "uuid": device.uuid, "limits": limits}
+
+
+@pytest.mark.gpu
+def test_after_an_upgrade_the_same_machine_code_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another compiler is named in the record; its code is what this one makes."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    write_space(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", "scale", "--budget", "5evals", "--device", "cuda:0"]) == 0
+    (file,) = (tmp_path / "data").rglob("scale.json")
+    document = json.loads(file.read_text())
+    for entry in document["problems"]:
+        raced = [found for found in entry["race"]["contenders"] if "configuration" in found]
+        assert all(len(found["code"]) == 64 for found in raced)
+        entry["origin"]["toolchain"] = "nvrtc 1.0"
+    file.write_text(json.dumps(document))
+    capsys.readouterr()
+    assert run(["retune", "scale", "--stale", "--json", "--device", "cuda:0"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == len(document["problems"])
+    for row in rows:
+        assert (row["action"], row["result"], row["after_ms"]) == ("re-compile", "confirmed", None)
+        assert "the machine code that was measured" in row["message"]
