@@ -35,6 +35,7 @@ from sample_spaces import write_space
 
 from autotune.answers.table import SIXTEENTHS, Cost, sixteenths
 from autotune.cli import run
+from autotune.devices.device import Device
 from autotune.errors import NoAnswerError, UsageError
 from autotune.export import export_measurements, export_records
 from autotune.export.cpp import comment, expression, identifier, taken
@@ -43,6 +44,7 @@ from autotune.interop.formats import Results
 from autotune.measure.measurement import Measurement, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.merged import normal_arch
 from autotune.tuned.reading import decode
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.recorded_device import RecordedDevice
@@ -58,7 +60,8 @@ CATEGORIES = ("float32", "half2", "int-8")
 ARCHS = (90, 90, 900, 80, 86, 75, 100, 1000, 120, 299, 300, 2999)
 
 
-#: Reads "which number m n category" lines, answers with everything a configuration says.
+#: Reads "which number m n category" lines, answers with everything a configuration says. An architecture (a), a device
+#: (d), or an architecture of a GPU without records whose multiprocessors `multiprocessors_of` m are (u).
 ASK = """
 #include <cstdio>
 #include "demo_gemm.hpp"
@@ -72,8 +75,13 @@ int main() {
   while (std::scanf(" %c %d %lld %lld %d %d", &how, &where, &m, &n, &category, &wanted) == 6) {
     const dtype_value dtype = categories[category];
     const demand wish = static_cast<demand>(wanted);
-    const auto found = how == 'a' ? lookup(where, m, n, dtype, wish)
-                                  : lookup(static_cast<device>(where), m, n, dtype, wish);
+    auto found = how == 'a' ? lookup(where, m, n, dtype, wish)
+               : how == 'd' ? lookup(static_cast<device>(where), m, n, dtype, wish)
+                            : lookup(where, m, n, dtype, wish, static_cast<int>(20 + m % 200));
+    if (found && how == 'u' && found->hit <= quality::nearest_problem) {
+      found->hit = quality::same_arch;
+      found->expected_fraction = found->median_fraction = -1;
+    }
     if (!found) {
       std::printf("NONE\\n");
       continue;
@@ -137,7 +145,7 @@ def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> 
     assert len(folders) == len(records)
     asked = [_question(rng, records, folders) for _ in range(QUESTIONS)]
     answers = agreed(tmp_path, header, asked, folders)
-    assert {answer[7] for answer in answers} >= {0, 1, 3, 4, None}
+    assert {answer[7] for answer in answers} >= {0, 1, 2, 3, 4, None}
     assert {answer[-1].count(",") for answer in answers if answer[-1]} == {1, 2, 3}
     assert {(answer[7], answer[-2]) for answer in answers} >= {
         (0, 1),
@@ -260,7 +268,7 @@ def agreed(folder: Path, header: str, asked: list[Any], folders: list[str]) -> l
 
 
 def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]) -> Any:
-    how = rng.choice("ad")
+    how = rng.choice("adu")
     where = rng.choice(ARCHS)
     if how == "d":
         where = rng.randrange(len(folders))
@@ -282,9 +290,18 @@ def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]
     return how, where, *sizes, rng.choice(CATEGORIES), rng.random() < 0.5
 
 
+def multiprocessors_of(m: int) -> int:
+    return 20 + m % 200
+
+
 def _python(question: Any, folders: list[str]) -> list[Any]:
     how, where, m, n, dtype, wanted = question
-    place = {"arch": where} if how == "a" else {"device": folders[where]}
+    place: dict[str, Any] = {"arch": where} if how == "a" else {}
+    if how == "d":
+        place = {"device": folders[where]}
+    if how == "u":
+        count = multiprocessors_of(m)
+        place = {"device": Device("cuda", "Unknown GPU", str(normal_arch(where)), sm_count=count)}
     try:
         c = lookup(KERNEL, **place, deterministic=wanted, m=m, n=n, dtype=dtype)
     except NoAnswerError:

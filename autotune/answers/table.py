@@ -1,9 +1,9 @@
 """Answer tables: their schema in records, and the rule that picks the plan for an unmeasured problem.
 
-`answer` is the rule. The exported C++ header has the same rows and rule, without layouts, expected times and the waves
-of GPUs that were not tuned. Its doubles have the same order of operations, its integers 64 bits, so its constant
-expressions agree bit for bit. A compiler that contracts to FMA may change the last bit of a time at run time, and so
-the answer of a near-tie; with ``-ffp-contract=off`` it does not.
+`answer` is the rule. The exported C++ header has the same rows and rule, without layouts and expected times. Its
+doubles have the same order of operations, its integers 64 bits, so its constant expressions agree bit for bit. A
+compiler that contracts to FMA may change the last bit of a time at run time, and so the answer of a near-tie;
+with ``-ffp-contract=off`` it does not.
 
 Lookup imports this module, so it has no heavy imports.
 """

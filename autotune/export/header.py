@@ -111,6 +111,7 @@ def _context(writer: Writer, stale_reasons: Sequence[str]) -> dict[str, Any]:
         "no_range": listed([f"{{{listed(field['zero'] for field in fields)}}}"] * 2),
         "tables": list(writer.spans_of_tables()),
         "cost_plans": [writer.number(cost.plan) for _, cost in writer.costs()],
+        "cost_rounds": [cost.waves[0][0] if cost.waves else 1 for _, cost in writer.costs()],
         "times": writer.times(),
         "assertions": writer.assertions(),
     }

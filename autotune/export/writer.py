@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -343,11 +342,8 @@ class Writer:
 
         first, corrections, kinds = 0, list[str](), list[str]()
         for prediction in predictions:
-            for cost, trees in zip(
-                prediction.costs, prediction.corrections or repeat(()), strict=False
-            ):
-                slots = cost.waves[0][0] if cost.waves else 1
-                corrections.append(f"{first}, {first + len(trees)}, {slots}")
+            for trees in prediction.corrections or [()] * len(prediction.costs):
+                corrections.append(f"{first}, {first + len(trees)}")
                 first += len(trees)
         for known in expected:
             bounds = (self._bound([pair[end] for pair in known.ranges]) for end in (0, 1))

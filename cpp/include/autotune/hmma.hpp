@@ -429,10 +429,17 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   return true;
 }
 
-/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
-constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
-  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
-  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
+/// What is asked of a group's rows: `foreign` is another architecture than that they were tuned on, else 0; `sm_count` the
+/// multiprocessors of another device, else 0.
+struct query {
+  demand needs;
+  int foreign, sm_count;
+};
+
+/// Whether a plan may answer.
+constexpr bool is_able(const plan& p_, const problem& asked_, const query& by_) {
+  if (by_.needs == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (by_.foreign == 0 || fits(p_, by_.foreign));
 }
 
 /// The grid of a launch of a plan by its number in `planned_launches`.
@@ -466,8 +473,7 @@ struct found {
 };
 
 /// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
-constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_) {
+constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, const query& by_, bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
   int least_ = 0;
@@ -475,8 +481,8 @@ constexpr const near_row* nearest_row(const group& rows_, const problem& asked_,
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
     if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
-    if (row_.further && wanted_ == demand::none) continue;
-    if (able_ && !is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    if (row_.further && by_.needs == demand::none) continue;
+    if (able_ && !is_able(plans[row_.plan], asked_, by_)) continue;
     nearest_ = &row_;
     least_ = away_;
   }
@@ -484,21 +490,21 @@ constexpr const near_row* nearest_row(const group& rows_, const problem& asked_,
 }
 
 /// The answer of a group's rows; plan -1 where there is none.
-constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
+constexpr found search(const group& rows_, const problem& asked_, const query& by_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, by_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true, true};
   }
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
+  const near_row* nearest_ = nearest_row(rows_, asked_, by_, true);
   const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
   return {own_, -1, -1, false, nearest_ != nullptr && was_verified(*nearest_, asked_)};
 }
 
-constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const found any_ = search(rows_, asked_, demand::none, where_);
-  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
-  return search(rows_, asked_, wanted_, where_);
+constexpr found pick(const group& rows_, const problem& asked_, const query& by_) {
+  const found any_ = search(rows_, asked_, {demand::none, by_.foreign, by_.sm_count});
+  if (by_.needs == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, by_);
 }
 
 constexpr config config_of(const found& picked_, quality how_, bool has_speed_) {
@@ -510,7 +516,7 @@ constexpr config config_of(const found& picked_, quality how_, bool has_speed_) 
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default's.
-constexpr std::optional<config> other_archs(int where_, const problem& asked_, demand wanted_) {
+constexpr std::optional<config> other_archs(int where_, const problem& asked_, demand wanted_, int multiprocessors_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -524,12 +530,12 @@ constexpr std::optional<config> other_archs(int where_, const problem& asked_, d
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, wanted_, where_);
+    const found picked_ = pick(*next_, asked_, {wanted_, where_, multiprocessors_});
     if (picked_.plan >= 0) return config_of(picked_, quality::nearest_arch, false);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  const found unlike_ = pick(defaults, asked_, wanted_, where_ > 0 ? where_ : 0);
+  const found unlike_ = pick(defaults, asked_, {wanted_, where_ > 0 ? where_ : 0, multiprocessors_});
   if (unlike_.plan < 0) return std::nullopt;
   return config_of(unlike_, quality::kernel_default, false);
 }
@@ -538,35 +544,35 @@ constexpr std::optional<config> other_archs(int where_, const problem& asked_, d
 
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Empty where no recorded configuration is
-/// valid; `hit` says how good an answer is.
-constexpr std::optional<config> lookup(int where_, long long m, long long n, long long steps, dtype_value dtype, demand wanted_ = demand::none) {
+/// valid; `hit` says how good an answer is. Predictions count the waves of a GPU with `multiprocessors_`; 0: of the tuned one.
+constexpr std::optional<config> lookup(int where_, long long m, long long n, long long steps, dtype_value dtype, demand wanted_ = demand::none, int multiprocessors_ = 0) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{m, n, steps, dtype};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
+    const detail::found picked_ = detail::pick(one_, asked_, {wanted_, 0, multiprocessors_});
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_, how_, true);
   }
-  return detail::other_archs(where_, asked_, wanted_);
+  return detail::other_archs(where_, asked_, wanted_, multiprocessors_);
 }
 
 /// The configuration for a problem on a device that was tuned; empty where none is valid.
 constexpr std::optional<config> lookup(device which_, long long m, long long n, long long steps, dtype_value dtype, demand wanted_ = demand::none) {
   const detail::problem asked_{m, n, steps, dtype};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
+  const detail::found picked_ = detail::pick(own_, asked_, {wanted_, 0, 0});
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_, how_, true);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_, wanted_);
+    const detail::found other_ = detail::pick(one_, asked_, {wanted_, 0, 0});
     if (other_.plan >= 0) return detail::config_of(other_, quality::same_arch, false);
   }
-  return detail::other_archs(own_.arch, asked_, wanted_);
+  return detail::other_archs(own_.arch, asked_, wanted_, 0);
 }
 
 constexpr launch_list config::launches(long long m, long long n, long long steps, dtype_value dtype) const {

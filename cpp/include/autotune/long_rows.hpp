@@ -734,10 +734,17 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   return true;
 }
 
-/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
-constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
-  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
-  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
+/// What is asked of a group's rows: `foreign` is another architecture than that they were tuned on, else 0; `sm_count` the
+/// multiprocessors of another device, else 0.
+struct query {
+  demand needs;
+  int foreign, sm_count;
+};
+
+/// Whether a plan may answer.
+constexpr bool is_able(const plan& p_, const problem& asked_, const query& by_) {
+  if (by_.needs == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (by_.foreign == 0 || fits(p_, by_.foreign));
 }
 
 /// Blocks of the main launch; not valid where its grid is not known.
@@ -793,8 +800,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number blocks_, int of_wave_, double time_) {
-  const number waves_ = ceil_div(blocks_, of_wave_);
+/// The blocks of a grid, the multiprocessors of the device that was measured, and those of another device, else 0.
+struct scheduled {
+  number grid_blocks;
+  int tuned_sm_count, other_sm_count;
+};
+
+/// A time for each wave; `of_wave_` blocks are a wave on the device that was measured.
+constexpr estimate in_waves(const scheduled& blocks_, int of_wave_, double time_) {
+  const int resident_ = of_wave_ < blocks_.tuned_sm_count ? 1 : of_wave_ / blocks_.tuned_sm_count;
+  const bool is_other_ = blocks_.other_sm_count > 0;
+  const number slots_ = is_other_ ? number{resident_} * number{blocks_.other_sm_count} : number{of_wave_};
+  const number waves_ = ceil_div(blocks_.grid_blocks, slots_);
   return {time_ * waves_, waves_.valid};
 }
 
@@ -806,13 +823,17 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {20, 21, 22, 23, 24, 25, 26, 14, 27, 28, 18, 15, 13, 29, 30, 31, 20, 21, 22, 32, 26, 33, 34, 14, 10, 18, 15, 13, 29, 30, 31, 35, 20, 21, 22, 36, 32, 37, 38, 14, 10, 27, 28, 15, 13, 29, 30, 35, 20, 21, 22, 36, 32, 37, 38, 34, 14, 27, 18, 39, 15, 13, 29, 31, 40, 41, 42, 43, 44, 45, 46, 47, 19, 12, 48, 16, 49, 50, 51, 52, 41, 42, 53, 54, 45, 47, 55, 12, 56, 16, 49, 50, 51, 57, 58, 52, 20, 21, 22, 59, 26, 33, 34, 14, 27, 60, 18, 15, 13, 29, 30, 31, 20, 21, 22, 23, 59, 61, 26, 38, 33, 10, 15, 62, 13, 29, 30, 35, 20, 21, 36, 32, 24, 37, 25, 34, 14, 27, 18, 15, 13, 29, 30, 31, 20, 21, 22, 36, 32, 25, 14, 60, 28, 18, 15, 13, 29, 30, 31, 35, 40, 41, 63, 42, 64, 53, 65, 54, 47, 12, 16, 66, 49, 50, 67, 52, 41, 63, 42, 64, 68, 47, 55, 69, 56, 70, 71, 16, 49, 50, 57, 58, 41, 63, 43, 53, 68, 46, 47, 55, 19, 12, 16, 49, 50, 51, 67, 52, 20, 21, 36, 32, 59, 72, 14, 10, 27, 28, 73, 39, 15, 13, 29, 30, 21, 22, 36, 59, 26, 38, 33, 10, 73, 15, 62, 13, 29, 30, 35, 17, 20, 21, 23, 24, 59, 38, 34, 14, 60, 18, 15, 62, 13, 29, 30, 31, 20, 21, 23, 61, 26, 33, 34, 14, 27, 60, 28, 18, 15, 13, 29, 31, 41, 42, 43, 44, 74, 47, 69, 19, 12, 16, 49, 50, 51, 67, 58, 52};
 
+/// The blocks of a round, one on each multiprocessor of the device that was measured.
+inline constexpr int cost_rounds[] = {132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132, 132};
+
 /// What a configuration would take: fitted to what was measured.
-constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+constexpr estimate time_of(int number_of_cost_, const problem& asked_, int multiprocessors_) {
   const number rows{asked_.rows};
   if (!rows.valid) return {0, false};
   const number columns{asked_.columns};
   if (!columns.valid) return {0, false};
-  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  const scheduled blocks_{blocks_of(plans[cost_plans[number_of_cost_]], asked_), cost_rounds[number_of_cost_],
+                          multiprocessors_};
   (void)blocks_;
   switch (number_of_cost_) {
     case 0:
@@ -2095,300 +2116,300 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   }
 }
 
-/// The trees that correct a cost: [first, last); and the blocks of a round, one on each multiprocessor.
+/// The trees that correct a cost: [first, last).
 struct correction {
-  int first, last, slots;
+  int first, last;
 };
 
 inline constexpr correction corrections[] = {
-    {0, 8, 132},
-    {8, 16, 132},
-    {16, 24, 132},
-    {24, 32, 132},
-    {32, 40, 132},
-    {40, 48, 132},
-    {48, 56, 132},
-    {56, 64, 132},
-    {64, 72, 132},
-    {72, 80, 132},
-    {80, 88, 132},
-    {88, 96, 132},
-    {96, 104, 132},
-    {104, 112, 132},
-    {112, 120, 132},
-    {120, 128, 132},
-    {128, 136, 132},
-    {136, 144, 132},
-    {144, 152, 132},
-    {152, 160, 132},
-    {160, 168, 132},
-    {168, 176, 132},
-    {176, 184, 132},
-    {184, 192, 132},
-    {192, 200, 132},
-    {200, 208, 132},
-    {208, 216, 132},
-    {216, 224, 132},
-    {224, 232, 132},
-    {232, 240, 132},
-    {240, 248, 132},
-    {248, 256, 132},
-    {256, 264, 132},
-    {264, 272, 132},
-    {272, 280, 132},
-    {280, 288, 132},
-    {288, 296, 132},
-    {296, 304, 132},
-    {304, 312, 132},
-    {312, 320, 132},
-    {320, 328, 132},
-    {328, 336, 132},
-    {336, 344, 132},
-    {344, 352, 132},
-    {352, 360, 132},
-    {360, 368, 132},
-    {368, 376, 132},
-    {376, 384, 132},
-    {384, 392, 132},
-    {392, 400, 132},
-    {400, 408, 132},
-    {408, 416, 132},
-    {416, 424, 132},
-    {424, 432, 132},
-    {432, 440, 132},
-    {440, 448, 132},
-    {448, 456, 132},
-    {456, 464, 132},
-    {464, 472, 132},
-    {472, 480, 132},
-    {480, 488, 132},
-    {488, 496, 132},
-    {496, 504, 132},
-    {504, 512, 132},
-    {512, 520, 132},
-    {520, 528, 132},
-    {528, 536, 132},
-    {536, 544, 132},
-    {544, 552, 132},
-    {552, 560, 132},
-    {560, 568, 132},
-    {568, 576, 132},
-    {576, 584, 132},
-    {584, 592, 132},
-    {592, 600, 132},
-    {600, 608, 132},
-    {608, 616, 132},
-    {616, 624, 132},
-    {624, 632, 132},
-    {632, 640, 132},
-    {640, 648, 132},
-    {648, 656, 132},
-    {656, 664, 132},
-    {664, 672, 132},
-    {672, 680, 132},
-    {680, 688, 132},
-    {688, 696, 132},
-    {696, 704, 132},
-    {704, 712, 132},
-    {712, 720, 132},
-    {720, 728, 132},
-    {728, 736, 132},
-    {736, 744, 132},
-    {744, 752, 132},
-    {752, 760, 132},
-    {760, 768, 132},
-    {768, 776, 132},
-    {776, 784, 132},
-    {784, 792, 132},
-    {792, 800, 132},
-    {800, 808, 132},
-    {808, 816, 132},
-    {816, 824, 132},
-    {824, 832, 132},
-    {832, 840, 132},
-    {840, 848, 132},
-    {848, 856, 132},
-    {856, 864, 132},
-    {864, 872, 132},
-    {872, 880, 132},
-    {880, 888, 132},
-    {888, 896, 132},
-    {896, 904, 132},
-    {904, 912, 132},
-    {912, 920, 132},
-    {920, 928, 132},
-    {928, 936, 132},
-    {936, 944, 132},
-    {944, 952, 132},
-    {952, 960, 132},
-    {960, 968, 132},
-    {968, 976, 132},
-    {976, 984, 132},
-    {984, 992, 132},
-    {992, 1000, 132},
-    {1000, 1008, 132},
-    {1008, 1016, 132},
-    {1016, 1024, 132},
-    {1024, 1032, 132},
-    {1032, 1040, 132},
-    {1040, 1048, 132},
-    {1048, 1056, 132},
-    {1056, 1064, 132},
-    {1064, 1072, 132},
-    {1072, 1080, 132},
-    {1080, 1088, 132},
-    {1088, 1096, 132},
-    {1096, 1104, 132},
-    {1104, 1112, 132},
-    {1112, 1120, 132},
-    {1120, 1128, 132},
-    {1128, 1136, 132},
-    {1136, 1144, 132},
-    {1144, 1152, 132},
-    {1152, 1160, 132},
-    {1160, 1168, 132},
-    {1168, 1176, 132},
-    {1176, 1184, 132},
-    {1184, 1192, 132},
-    {1192, 1200, 132},
-    {1200, 1208, 132},
-    {1208, 1216, 132},
-    {1216, 1224, 132},
-    {1224, 1232, 132},
-    {1232, 1240, 132},
-    {1240, 1248, 132},
-    {1248, 1256, 132},
-    {1256, 1264, 132},
-    {1264, 1272, 132},
-    {1272, 1280, 132},
-    {1280, 1288, 132},
-    {1288, 1296, 132},
-    {1296, 1304, 132},
-    {1304, 1312, 132},
-    {1312, 1320, 132},
-    {1320, 1328, 132},
-    {1328, 1336, 132},
-    {1336, 1344, 132},
-    {1344, 1352, 132},
-    {1352, 1360, 132},
-    {1360, 1368, 132},
-    {1368, 1376, 132},
-    {1376, 1384, 132},
-    {1384, 1392, 132},
-    {1392, 1400, 132},
-    {1400, 1408, 132},
-    {1408, 1416, 132},
-    {1416, 1424, 132},
-    {1424, 1432, 132},
-    {1432, 1440, 132},
-    {1440, 1448, 132},
-    {1448, 1456, 132},
-    {1456, 1464, 132},
-    {1464, 1472, 132},
-    {1472, 1480, 132},
-    {1480, 1488, 132},
-    {1488, 1496, 132},
-    {1496, 1504, 132},
-    {1504, 1512, 132},
-    {1512, 1520, 132},
-    {1520, 1528, 132},
-    {1528, 1536, 132},
-    {1536, 1544, 132},
-    {1544, 1552, 132},
-    {1552, 1560, 132},
-    {1560, 1568, 132},
-    {1568, 1576, 132},
-    {1576, 1584, 132},
-    {1584, 1592, 132},
-    {1592, 1600, 132},
-    {1600, 1608, 132},
-    {1608, 1616, 132},
-    {1616, 1624, 132},
-    {1624, 1632, 132},
-    {1632, 1640, 132},
-    {1640, 1648, 132},
-    {1648, 1656, 132},
-    {1656, 1664, 132},
-    {1664, 1672, 132},
-    {1672, 1680, 132},
-    {1680, 1688, 132},
-    {1688, 1696, 132},
-    {1696, 1704, 132},
-    {1704, 1712, 132},
-    {1712, 1720, 132},
-    {1720, 1728, 132},
-    {1728, 1736, 132},
-    {1736, 1744, 132},
-    {1744, 1752, 132},
-    {1752, 1760, 132},
-    {1760, 1768, 132},
-    {1768, 1776, 132},
-    {1776, 1784, 132},
-    {1784, 1792, 132},
-    {1792, 1800, 132},
-    {1800, 1808, 132},
-    {1808, 1816, 132},
-    {1816, 1824, 132},
-    {1824, 1832, 132},
-    {1832, 1840, 132},
-    {1840, 1848, 132},
-    {1848, 1856, 132},
-    {1856, 1864, 132},
-    {1864, 1872, 132},
-    {1872, 1880, 132},
-    {1880, 1888, 132},
-    {1888, 1896, 132},
-    {1896, 1904, 132},
-    {1904, 1912, 132},
-    {1912, 1920, 132},
-    {1920, 1928, 132},
-    {1928, 1936, 132},
-    {1936, 1944, 132},
-    {1944, 1952, 132},
-    {1952, 1960, 132},
-    {1960, 1968, 132},
-    {1968, 1976, 132},
-    {1976, 1984, 132},
-    {1984, 1992, 132},
-    {1992, 2000, 132},
-    {2000, 2008, 132},
-    {2008, 2016, 132},
-    {2016, 2024, 132},
-    {2024, 2032, 132},
-    {2032, 2040, 132},
-    {2040, 2048, 132},
-    {2048, 2056, 132},
-    {2056, 2064, 132},
-    {2064, 2072, 132},
-    {2072, 2080, 132},
-    {2080, 2088, 132},
-    {2088, 2096, 132},
-    {2096, 2104, 132},
-    {2104, 2112, 132},
-    {2112, 2120, 132},
-    {2120, 2128, 132},
-    {2128, 2136, 132},
-    {2136, 2144, 132},
-    {2144, 2152, 132},
-    {2152, 2160, 132},
-    {2160, 2168, 132},
-    {2168, 2176, 132},
-    {2176, 2184, 132},
-    {2184, 2192, 132},
-    {2192, 2200, 132},
-    {2200, 2208, 132},
-    {2208, 2216, 132},
-    {2216, 2224, 132},
-    {2224, 2232, 132},
-    {2232, 2240, 132},
-    {2240, 2248, 132},
-    {2248, 2256, 132},
-    {2256, 2264, 132},
-    {2264, 2272, 132},
-    {2272, 2280, 132},
-    {2280, 2288, 132},
-    {2288, 2296, 132},
-    {2296, 2304, 132}
+    {0, 8},
+    {8, 16},
+    {16, 24},
+    {24, 32},
+    {32, 40},
+    {40, 48},
+    {48, 56},
+    {56, 64},
+    {64, 72},
+    {72, 80},
+    {80, 88},
+    {88, 96},
+    {96, 104},
+    {104, 112},
+    {112, 120},
+    {120, 128},
+    {128, 136},
+    {136, 144},
+    {144, 152},
+    {152, 160},
+    {160, 168},
+    {168, 176},
+    {176, 184},
+    {184, 192},
+    {192, 200},
+    {200, 208},
+    {208, 216},
+    {216, 224},
+    {224, 232},
+    {232, 240},
+    {240, 248},
+    {248, 256},
+    {256, 264},
+    {264, 272},
+    {272, 280},
+    {280, 288},
+    {288, 296},
+    {296, 304},
+    {304, 312},
+    {312, 320},
+    {320, 328},
+    {328, 336},
+    {336, 344},
+    {344, 352},
+    {352, 360},
+    {360, 368},
+    {368, 376},
+    {376, 384},
+    {384, 392},
+    {392, 400},
+    {400, 408},
+    {408, 416},
+    {416, 424},
+    {424, 432},
+    {432, 440},
+    {440, 448},
+    {448, 456},
+    {456, 464},
+    {464, 472},
+    {472, 480},
+    {480, 488},
+    {488, 496},
+    {496, 504},
+    {504, 512},
+    {512, 520},
+    {520, 528},
+    {528, 536},
+    {536, 544},
+    {544, 552},
+    {552, 560},
+    {560, 568},
+    {568, 576},
+    {576, 584},
+    {584, 592},
+    {592, 600},
+    {600, 608},
+    {608, 616},
+    {616, 624},
+    {624, 632},
+    {632, 640},
+    {640, 648},
+    {648, 656},
+    {656, 664},
+    {664, 672},
+    {672, 680},
+    {680, 688},
+    {688, 696},
+    {696, 704},
+    {704, 712},
+    {712, 720},
+    {720, 728},
+    {728, 736},
+    {736, 744},
+    {744, 752},
+    {752, 760},
+    {760, 768},
+    {768, 776},
+    {776, 784},
+    {784, 792},
+    {792, 800},
+    {800, 808},
+    {808, 816},
+    {816, 824},
+    {824, 832},
+    {832, 840},
+    {840, 848},
+    {848, 856},
+    {856, 864},
+    {864, 872},
+    {872, 880},
+    {880, 888},
+    {888, 896},
+    {896, 904},
+    {904, 912},
+    {912, 920},
+    {920, 928},
+    {928, 936},
+    {936, 944},
+    {944, 952},
+    {952, 960},
+    {960, 968},
+    {968, 976},
+    {976, 984},
+    {984, 992},
+    {992, 1000},
+    {1000, 1008},
+    {1008, 1016},
+    {1016, 1024},
+    {1024, 1032},
+    {1032, 1040},
+    {1040, 1048},
+    {1048, 1056},
+    {1056, 1064},
+    {1064, 1072},
+    {1072, 1080},
+    {1080, 1088},
+    {1088, 1096},
+    {1096, 1104},
+    {1104, 1112},
+    {1112, 1120},
+    {1120, 1128},
+    {1128, 1136},
+    {1136, 1144},
+    {1144, 1152},
+    {1152, 1160},
+    {1160, 1168},
+    {1168, 1176},
+    {1176, 1184},
+    {1184, 1192},
+    {1192, 1200},
+    {1200, 1208},
+    {1208, 1216},
+    {1216, 1224},
+    {1224, 1232},
+    {1232, 1240},
+    {1240, 1248},
+    {1248, 1256},
+    {1256, 1264},
+    {1264, 1272},
+    {1272, 1280},
+    {1280, 1288},
+    {1288, 1296},
+    {1296, 1304},
+    {1304, 1312},
+    {1312, 1320},
+    {1320, 1328},
+    {1328, 1336},
+    {1336, 1344},
+    {1344, 1352},
+    {1352, 1360},
+    {1360, 1368},
+    {1368, 1376},
+    {1376, 1384},
+    {1384, 1392},
+    {1392, 1400},
+    {1400, 1408},
+    {1408, 1416},
+    {1416, 1424},
+    {1424, 1432},
+    {1432, 1440},
+    {1440, 1448},
+    {1448, 1456},
+    {1456, 1464},
+    {1464, 1472},
+    {1472, 1480},
+    {1480, 1488},
+    {1488, 1496},
+    {1496, 1504},
+    {1504, 1512},
+    {1512, 1520},
+    {1520, 1528},
+    {1528, 1536},
+    {1536, 1544},
+    {1544, 1552},
+    {1552, 1560},
+    {1560, 1568},
+    {1568, 1576},
+    {1576, 1584},
+    {1584, 1592},
+    {1592, 1600},
+    {1600, 1608},
+    {1608, 1616},
+    {1616, 1624},
+    {1624, 1632},
+    {1632, 1640},
+    {1640, 1648},
+    {1648, 1656},
+    {1656, 1664},
+    {1664, 1672},
+    {1672, 1680},
+    {1680, 1688},
+    {1688, 1696},
+    {1696, 1704},
+    {1704, 1712},
+    {1712, 1720},
+    {1720, 1728},
+    {1728, 1736},
+    {1736, 1744},
+    {1744, 1752},
+    {1752, 1760},
+    {1760, 1768},
+    {1768, 1776},
+    {1776, 1784},
+    {1784, 1792},
+    {1792, 1800},
+    {1800, 1808},
+    {1808, 1816},
+    {1816, 1824},
+    {1824, 1832},
+    {1832, 1840},
+    {1840, 1848},
+    {1848, 1856},
+    {1856, 1864},
+    {1864, 1872},
+    {1872, 1880},
+    {1880, 1888},
+    {1888, 1896},
+    {1896, 1904},
+    {1904, 1912},
+    {1912, 1920},
+    {1920, 1928},
+    {1928, 1936},
+    {1936, 1944},
+    {1944, 1952},
+    {1952, 1960},
+    {1960, 1968},
+    {1968, 1976},
+    {1976, 1984},
+    {1984, 1992},
+    {1992, 2000},
+    {2000, 2008},
+    {2008, 2016},
+    {2016, 2024},
+    {2024, 2032},
+    {2032, 2040},
+    {2040, 2048},
+    {2048, 2056},
+    {2056, 2064},
+    {2064, 2072},
+    {2072, 2080},
+    {2080, 2088},
+    {2088, 2096},
+    {2096, 2104},
+    {2104, 2112},
+    {2112, 2120},
+    {2120, 2128},
+    {2128, 2136},
+    {2136, 2144},
+    {2144, 2152},
+    {2152, 2160},
+    {2160, 2168},
+    {2168, 2176},
+    {2176, 2184},
+    {2184, 2192},
+    {2192, 2200},
+    {2200, 2208},
+    {2208, 2216},
+    {2216, 2224},
+    {2224, 2232},
+    {2232, 2240},
+    {2240, 2248},
+    {2248, 2256},
+    {2256, 2264},
+    {2264, 2272},
+    {2272, 2280},
+    {2280, 2288},
+    {2288, 2296},
+    {2296, 2304}
 };
 
 struct tree {
@@ -4709,11 +4730,11 @@ constexpr number filling(number blocks_, number of_wave_) {
 }
 
 /// A time times the factors of its trees.
-constexpr estimate corrected(estimate time_, int number_of_cost_, const problem& asked_) {
+constexpr estimate corrected(estimate time_, int number_of_cost_, const problem& asked_, int multiprocessors_) {
   const correction& by_ = corrections[number_of_cost_];
   if (by_.first == by_.last || !time_.valid) return time_;
   const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
-  const number of_round_{by_.slots};
+  const number of_round_{multiprocessors_ > 0 ? multiprocessors_ : cost_rounds[number_of_cost_]};
   if (!blocks_.valid || blocks_.value < 1 || !(number{32} * blocks_).valid) return {0, false};
   const long long features_[] = {asked_.rows, asked_.columns, power_in(asked_.rows), power_in(asked_.columns),
       blocks_.value, filling(blocks_, of_round_).value, filling(blocks_, of_round_ * number{2}).value,
@@ -4725,13 +4746,14 @@ constexpr estimate corrected(estimate time_, int number_of_cost_, const problem&
 }
 
 /// The allowed plan with the smallest predicted time; -1 without one.
-constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_) {
+constexpr int fastest(const answers& table_, const problem& asked_, const query& by_) {
   int best_ = -1;
   double least_ms_ = 0;
   for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
-    const estimate predicted_ = corrected(time_of(i_, asked_), i_, asked_);
+    const estimate formula_ = time_of(i_, asked_, by_.sm_count);
+    const estimate predicted_ = corrected(formula_, i_, asked_, by_.sm_count);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
-    if (!is_able(plans[cost_plans[i_]], asked_, wanted_, where_)) continue;  // takes longer than the time
+    if (!is_able(plans[cost_plans[i_]], asked_, by_)) continue;  // takes longer than the time
     best_ = cost_plans[i_];
     least_ms_ = predicted_.ms;
   }
@@ -4745,8 +4767,7 @@ struct found {
 };
 
 /// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
-constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_) {
+constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, const query& by_, bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
   int least_ = 0;
@@ -4754,8 +4775,8 @@ constexpr const near_row* nearest_row(const group& rows_, const problem& asked_,
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
     if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
-    if (row_.further && wanted_ == demand::none) continue;
-    if (able_ && !is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    if (row_.further && by_.needs == demand::none) continue;
+    if (able_ && !is_able(plans[row_.plan], asked_, by_)) continue;
     nearest_ = &row_;
     least_ = away_;
   }
@@ -4763,33 +4784,33 @@ constexpr const near_row* nearest_row(const group& rows_, const problem& asked_,
 }
 
 /// The answer of a group's rows; plan -1 where there is none.
-constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
+constexpr found search(const group& rows_, const problem& asked_, const query& by_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, by_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true, true};
   }
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
+  const near_row* nearest_ = nearest_row(rows_, asked_, by_, true);
   const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
   // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, by_, false);
   if (nearest_ == nullptr) return {-1, -1, -1, false, false};
   const bool inside_ = was_verified(*nearest_, asked_);
   const answers& table_ = tables[nearest_->answers];
-  const int predicted_ = fastest(table_, asked_, wanted_, where_);
+  const int predicted_ = fastest(table_, asked_, by_);
   if (predicted_ < 0) return {own_, -1, -1, false, inside_};
   // The shares were measured for predicted answers without a demand.
-  if (wanted_ == demand::none && table_.sizes >= 0) {
+  if (by_.needs == demand::none && table_.sizes >= 0) {
     const share expected_ = share_of(all_sizes[table_.sizes], asked_);
     return {predicted_, expected_.low, expected_.median, false, inside_};
   }
   return {predicted_, -1, -1, false, inside_};
 }
 
-constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const found any_ = search(rows_, asked_, demand::none, where_);
-  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
-  return search(rows_, asked_, wanted_, where_);
+constexpr found pick(const group& rows_, const problem& asked_, const query& by_) {
+  const found any_ = search(rows_, asked_, {demand::none, by_.foreign, by_.sm_count});
+  if (by_.needs == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, by_);
 }
 
 constexpr config config_of(const found& picked_, quality how_, bool has_speed_) {
@@ -4801,7 +4822,7 @@ constexpr config config_of(const found& picked_, quality how_, bool has_speed_) 
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default's.
-constexpr std::optional<config> other_archs(int where_, const problem& asked_, demand wanted_) {
+constexpr std::optional<config> other_archs(int where_, const problem& asked_, demand wanted_, int multiprocessors_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -4815,12 +4836,12 @@ constexpr std::optional<config> other_archs(int where_, const problem& asked_, d
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, wanted_, where_);
+    const found picked_ = pick(*next_, asked_, {wanted_, where_, multiprocessors_});
     if (picked_.plan >= 0) return config_of(picked_, quality::nearest_arch, false);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  const found unlike_ = pick(defaults, asked_, wanted_, where_ > 0 ? where_ : 0);
+  const found unlike_ = pick(defaults, asked_, {wanted_, where_ > 0 ? where_ : 0, multiprocessors_});
   if (unlike_.plan < 0) return std::nullopt;
   return config_of(unlike_, quality::kernel_default, false);
 }
@@ -4829,35 +4850,35 @@ constexpr std::optional<config> other_archs(int where_, const problem& asked_, d
 
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Empty where no recorded configuration is
-/// valid; `hit` says how good an answer is.
-constexpr std::optional<config> lookup(int where_, long long rows, long long columns, dtype_value dtype, function_value function, demand wanted_ = demand::none) {
+/// valid; `hit` says how good an answer is. Predictions count the waves of a GPU with `multiprocessors_`; 0: of the tuned one.
+constexpr std::optional<config> lookup(int where_, long long rows, long long columns, dtype_value dtype, function_value function, demand wanted_ = demand::none, int multiprocessors_ = 0) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{rows, columns, dtype, function};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
+    const detail::found picked_ = detail::pick(one_, asked_, {wanted_, 0, multiprocessors_});
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_, how_, true);
   }
-  return detail::other_archs(where_, asked_, wanted_);
+  return detail::other_archs(where_, asked_, wanted_, multiprocessors_);
 }
 
 /// The configuration for a problem on a device that was tuned; empty where none is valid.
 constexpr std::optional<config> lookup(device which_, long long rows, long long columns, dtype_value dtype, function_value function, demand wanted_ = demand::none) {
   const detail::problem asked_{rows, columns, dtype, function};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
+  const detail::found picked_ = detail::pick(own_, asked_, {wanted_, 0, 0});
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_, how_, true);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_, wanted_);
+    const detail::found other_ = detail::pick(one_, asked_, {wanted_, 0, 0});
     if (other_.plan >= 0) return detail::config_of(other_, quality::same_arch, false);
   }
-  return detail::other_archs(own_.arch, asked_, wanted_);
+  return detail::other_archs(own_.arch, asked_, wanted_, 0);
 }
 
 constexpr launch_list config::launches(long long rows, long long columns, dtype_value dtype, function_value function) const {

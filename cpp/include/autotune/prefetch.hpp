@@ -67,7 +67,7 @@ enum class MODE_value {
 
 /// Values of LAYOUT.
 enum class LAYOUT_value {
-  slots_, threads
+  slots, threads
 };
 
 /// Sizes in x, y and z.
@@ -294,16 +294,16 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {MODE_value::reg_batch,4,LAYOUT_value::slots_,0,4,128,0,0,1,0,false,true,-1,1023ULL,true},
-    {MODE_value::smem_roll_async,32,LAYOUT_value::slots_,0,4,64,0,1,1,1,false,true,-1,1022ULL,true},
-    {MODE_value::none_,1,LAYOUT_value::slots_,0,4,512,1,2,1,2,false,true,0,1023ULL,true},
-    {MODE_value::reg_batch,16,LAYOUT_value::slots_,0,4,128,0,0,1,0,false,true,-1,1023ULL,true},
+    {MODE_value::reg_batch,4,LAYOUT_value::slots,0,4,128,0,0,1,0,false,true,-1,1023ULL,true},
+    {MODE_value::smem_roll_async,32,LAYOUT_value::slots,0,4,64,0,1,1,1,false,true,-1,1022ULL,true},
+    {MODE_value::none_,1,LAYOUT_value::slots,0,4,512,1,2,1,2,false,true,0,1023ULL,true},
+    {MODE_value::reg_batch,16,LAYOUT_value::slots,0,4,128,0,0,1,0,false,true,-1,1023ULL,true},
     {MODE_value::smem_roll_async,1,LAYOUT_value::threads,0,4,1024,2,3,1,3,false,true,0,1022ULL,true},
-    {MODE_value::smem_roll,1,LAYOUT_value::slots_,0,4,256,4,4,1,4,false,true,0,1023ULL,true},
-    {MODE_value::smem_roll_async,16,LAYOUT_value::slots_,0,4,128,0,0,1,0,false,true,-1,1022ULL,true},
-    {MODE_value::reg_roll,16,LAYOUT_value::slots_,0,4,128,0,0,1,0,false,true,-1,1023ULL,true},
-    {MODE_value::l2,1,LAYOUT_value::slots_,0,4,128,2,5,1,5,false,true,0,1023ULL,true},
-    {MODE_value::reg_roll,2,LAYOUT_value::slots_,0,4,512,0,6,1,6,false,true,-1,1023ULL,true},
+    {MODE_value::smem_roll,1,LAYOUT_value::slots,0,4,256,4,4,1,4,false,true,0,1023ULL,true},
+    {MODE_value::smem_roll_async,16,LAYOUT_value::slots,0,4,128,0,0,1,0,false,true,-1,1022ULL,true},
+    {MODE_value::reg_roll,16,LAYOUT_value::slots,0,4,128,0,0,1,0,false,true,-1,1023ULL,true},
+    {MODE_value::l2,1,LAYOUT_value::slots,0,4,128,2,5,1,5,false,true,0,1023ULL,true},
+    {MODE_value::reg_roll,2,LAYOUT_value::slots,0,4,512,0,6,1,6,false,true,-1,1023ULL,true},
     {MODE_value::smem_batch,2,LAYOUT_value::threads,0,4,64,4,7,1,7,false,true,0,1023ULL,true}
 };
 
@@ -531,10 +531,17 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   return true;
 }
 
-/// Whether a plan may answer. `where_` 0: on the architecture that it was tuned on.
-constexpr bool is_able(const plan& p_, const problem& asked_, demand wanted_, int where_) {
-  if (wanted_ == demand::deterministic && !p_.deterministic) return false;
-  return allows(p_, asked_) && (where_ == 0 || fits(p_, where_));
+/// What is asked of a group's rows: `foreign` is another architecture than that they were tuned on, else 0; `sm_count` the
+/// multiprocessors of another device, else 0.
+struct query {
+  demand needs;
+  int foreign, sm_count;
+};
+
+/// Whether a plan may answer.
+constexpr bool is_able(const plan& p_, const problem& asked_, const query& by_) {
+  if (by_.needs == demand::deterministic && !p_.deterministic) return false;
+  return allows(p_, asked_) && (by_.foreign == 0 || fits(p_, by_.foreign));
 }
 
 /// Blocks of the main launch; not valid where its grid is not known.
@@ -594,8 +601,18 @@ constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, 
 
 constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number blocks_, int of_wave_, double time_) {
-  const number waves_ = ceil_div(blocks_, of_wave_);
+/// The blocks of a grid, the multiprocessors of the device that was measured, and those of another device, else 0.
+struct scheduled {
+  number grid_blocks;
+  int tuned_sm_count, other_sm_count;
+};
+
+/// A time for each wave; `of_wave_` blocks are a wave on the device that was measured.
+constexpr estimate in_waves(const scheduled& blocks_, int of_wave_, double time_) {
+  const int resident_ = of_wave_ < blocks_.tuned_sm_count ? 1 : of_wave_ / blocks_.tuned_sm_count;
+  const bool is_other_ = blocks_.other_sm_count > 0;
+  const number slots_ = is_other_ ? number{resident_} * number{blocks_.other_sm_count} : number{of_wave_};
+  const number waves_ = ceil_div(blocks_.grid_blocks, slots_);
   return {time_ * waves_, waves_.valid};
 }
 
@@ -607,15 +624,19 @@ constexpr double unless_multiple(number a_, int multiple_, double factor_) {
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {0, 3, 7, 1, 0, 6, 1, 10};
 
+/// The blocks of a round, one on each multiprocessor of the device that was measured.
+inline constexpr int cost_rounds[] = {132, 132, 132, 132, 132, 132, 132, 132};
+
 /// What a configuration would take: fitted to what was measured.
-constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+constexpr estimate time_of(int number_of_cost_, const problem& asked_, int multiprocessors_) {
   const number n{asked_.n};
   if (!n.valid) return {0, false};
   const number intensity{asked_.intensity};
   if (!intensity.valid) return {0, false};
   const number warps_per_sm{asked_.warps_per_sm};
   if (!warps_per_sm.valid) return {0, false};
-  const number blocks_ = blocks_of(plans[cost_plans[number_of_cost_]], asked_);
+  const scheduled blocks_{blocks_of(plans[cost_plans[number_of_cost_]], asked_), cost_rounds[number_of_cost_],
+                          multiprocessors_};
   (void)blocks_;
   switch (number_of_cost_) {
     case 0:
@@ -656,13 +677,13 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 }
 
 /// The allowed plan with the smallest predicted time; -1 without one.
-constexpr int fastest(const answers& table_, const problem& asked_, demand wanted_, int where_) {
+constexpr int fastest(const answers& table_, const problem& asked_, const query& by_) {
   int best_ = -1;
   double least_ms_ = 0;
   for (int i_ = table_.costs_first; i_ < table_.costs_last; ++i_) {
-    const estimate predicted_ = time_of(i_, asked_);
+    const estimate predicted_ = time_of(i_, asked_, by_.sm_count);
     if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
-    if (!is_able(plans[cost_plans[i_]], asked_, wanted_, where_)) continue;  // takes longer than the time
+    if (!is_able(plans[cost_plans[i_]], asked_, by_)) continue;  // takes longer than the time
     best_ = cost_plans[i_];
     least_ms_ = predicted_.ms;
   }
@@ -676,8 +697,7 @@ struct found {
 };
 
 /// The nearest row, with `able_` only rows whose own plan is allowed; null without one.
-constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, demand wanted_, int where_,
-                                      bool able_) {
+constexpr const near_row* nearest_row(const group& rows_, const problem& asked_, const query& by_, bool able_) {
   const place here_ = place_of(asked_);
   const near_row* nearest_ = nullptr;
   int least_ = 0;
@@ -685,8 +705,8 @@ constexpr const near_row* nearest_row(const group& rows_, const problem& asked_,
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
     if (away_ < 0 || (nearest_ != nullptr && away_ >= least_)) continue;
-    if (row_.further && wanted_ == demand::none) continue;
-    if (able_ && !is_able(plans[row_.plan], asked_, wanted_, where_)) continue;
+    if (row_.further && by_.needs == demand::none) continue;
+    if (able_ && !is_able(plans[row_.plan], asked_, by_)) continue;
     nearest_ = &row_;
     least_ = away_;
   }
@@ -694,28 +714,28 @@ constexpr const near_row* nearest_row(const group& rows_, const problem& asked_,
 }
 
 /// The answer of a group's rows; plan -1 where there is none.
-constexpr found search(const group& rows_, const problem& asked_, demand wanted_, int where_) {
+constexpr found search(const group& rows_, const problem& asked_, const query& by_) {
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
-    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, wanted_, where_))
+    if (row_.at == asked_ && is_able(plans[row_.plan], asked_, by_))
       return {row_.plan, row_.expected_fraction, row_.expected_fraction, true, true};
   }
-  const near_row* nearest_ = nearest_row(rows_, asked_, wanted_, where_, true);
+  const near_row* nearest_ = nearest_row(rows_, asked_, by_, true);
   const int own_ = nearest_ == nullptr ? -1 : nearest_->plan;
   // No row's own plan is allowed, but a configuration of the nearest row's prediction may be.
-  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, wanted_, where_, false);
+  if (nearest_ == nullptr) nearest_ = nearest_row(rows_, asked_, by_, false);
   if (nearest_ == nullptr) return {-1, -1, -1, false, false};
   const bool inside_ = was_verified(*nearest_, asked_);
   const answers& table_ = tables[nearest_->answers];
-  const int predicted_ = fastest(table_, asked_, wanted_, where_);
+  const int predicted_ = fastest(table_, asked_, by_);
   if (predicted_ < 0) return {own_, -1, -1, false, inside_};
   return {predicted_, -1, -1, false, inside_};
 }
 
-constexpr found pick(const group& rows_, const problem& asked_, demand wanted_, int where_ = 0) {
-  const found any_ = search(rows_, asked_, demand::none, where_);
-  if (wanted_ == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
-  return search(rows_, asked_, wanted_, where_);
+constexpr found pick(const group& rows_, const problem& asked_, const query& by_) {
+  const found any_ = search(rows_, asked_, {demand::none, by_.foreign, by_.sm_count});
+  if (by_.needs == demand::none || (any_.plan >= 0 && plans[any_.plan].deterministic)) return any_;
+  return search(rows_, asked_, by_);
 }
 
 constexpr config config_of(const found& picked_, quality how_, bool has_speed_) {
@@ -727,7 +747,7 @@ constexpr config config_of(const found& picked_, quality how_, bool has_speed_) 
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default's.
-constexpr std::optional<config> other_archs(int where_, const problem& asked_, demand wanted_) {
+constexpr std::optional<config> other_archs(int where_, const problem& asked_, demand wanted_, int multiprocessors_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -741,12 +761,12 @@ constexpr std::optional<config> other_archs(int where_, const problem& asked_, d
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, wanted_, where_);
+    const found picked_ = pick(*next_, asked_, {wanted_, where_, multiprocessors_});
     if (picked_.plan >= 0) return config_of(picked_, quality::nearest_arch, false);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  const found unlike_ = pick(defaults, asked_, wanted_, where_ > 0 ? where_ : 0);
+  const found unlike_ = pick(defaults, asked_, {wanted_, where_ > 0 ? where_ : 0, multiprocessors_});
   if (unlike_.plan < 0) return std::nullopt;
   return config_of(unlike_, quality::kernel_default, false);
 }
@@ -755,35 +775,35 @@ constexpr std::optional<config> other_archs(int where_, const problem& asked_, d
 
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Empty where no recorded configuration is
-/// valid; `hit` says how good an answer is.
-constexpr std::optional<config> lookup(int where_, long long n, long long intensity, long long warps_per_sm, demand wanted_ = demand::none) {
+/// valid; `hit` says how good an answer is. Predictions count the waves of a GPU with `multiprocessors_`; 0: of the tuned one.
+constexpr std::optional<config> lookup(int where_, long long n, long long intensity, long long warps_per_sm, demand wanted_ = demand::none, int multiprocessors_ = 0) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{n, intensity, warps_per_sm};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
+    const detail::found picked_ = detail::pick(one_, asked_, {wanted_, 0, multiprocessors_});
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_, how_, true);
   }
-  return detail::other_archs(where_, asked_, wanted_);
+  return detail::other_archs(where_, asked_, wanted_, multiprocessors_);
 }
 
 /// The configuration for a problem on a device that was tuned; empty where none is valid.
 constexpr std::optional<config> lookup(device which_, long long n, long long intensity, long long warps_per_sm, demand wanted_ = demand::none) {
   const detail::problem asked_{n, intensity, warps_per_sm};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
+  const detail::found picked_ = detail::pick(own_, asked_, {wanted_, 0, 0});
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_, how_, true);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_, wanted_);
+    const detail::found other_ = detail::pick(one_, asked_, {wanted_, 0, 0});
     if (other_.plan >= 0) return detail::config_of(other_, quality::same_arch, false);
   }
-  return detail::other_archs(own_.arch, asked_, wanted_);
+  return detail::other_archs(own_.arch, asked_, wanted_, 0);
 }
 
 constexpr launch_list config::launches(long long n, long long intensity, long long warps_per_sm) const {
