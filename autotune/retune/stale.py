@@ -12,9 +12,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from autotune.checking.launch_faults import plan_fault
-from autotune.compiling.binaries import code_hash
-from autotune.devices.base import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, RecordError, UsageError
@@ -43,6 +40,7 @@ from autotune.tuned.writing import other_kernel
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
+    from autotune.devices.base import Binary
     from autotune.fleet.client import Fleet
 
 
@@ -416,6 +414,10 @@ def has_measured_code(
     kernel: Kernel, device: Device, entry: TunedProblem, binary: Binary | None
 ) -> bool:
     """Return whether a binary of an entry's winner has the machine code, and its plan the launches, of then."""
+    # These imports need numpy, which `autotune export` does not.
+    from autotune.checking.launch_faults import plan_fault
+    from autotune.compiling.binaries import code_hash
+
     if binary is None or code_hash(binary) not in measured_codes(entry):
         return False
     return not plan_fault(("launch",), entry.plan, entry.problem, kernel, device)
