@@ -4,6 +4,7 @@ import ctypes
 import json
 import pickle
 import random
+import re
 import subprocess
 import sys
 import warnings
@@ -51,6 +52,7 @@ from autotune.answers.table import (
 )
 from autotune.devices.device import MAX_GRID, arch_of_model, for_arch
 from autotune.errors import NoAnswerError, UsageError
+from autotune.export.header import render
 from autotune.files import bundled_path
 from autotune.project import bundled_project
 from autotune.tuned import lookup as _lookup
@@ -828,6 +830,27 @@ def test_an_answer_for_an_architecture_without_records_says_so(arch: str) -> Non
     assert found.other_device.startswith(f"no record of {arch}: this answer was measured on NVIDIA")
     assert found.other_device.endswith("(sm_90); to tune it there, run: autotune run sgemm")
     assert lookup("sgemm", arch=90, m=512, n=512, k=512).other_device == ""
+
+
+def test_records_of_two_labels_of_one_chip_are_of_one_device(given_folder: Path) -> None:
+    """Each problem is exact under both names, and on a third label; a header has one device for them."""
+    labels = replace(H200, uuid=""), replace(H200, name="Label of the chip", uuid="")
+    made = [
+        msgspec.structs.replace(
+            record([entry(problem(size, size), plan(tile))]), device=RecordedDevice.of(device)
+        )
+        for device, size, tile in zip(labels, (512, 64), (128, 64), strict=True)
+    ]
+    put(given_folder, *made)
+    third = replace(H200, name="Another label", uuid="GPU-3")
+    for device in (*labels, third, *(label.name for label in labels)):
+        for size, own in ((512, 128), (64, 64)):
+            found = lookup(KERNEL, device=device, **problem(size, size))
+            assert (found.quality, tile(found), found.other_device) == ("exact", own, "")
+    assert lookup(KERNEL, device=third.name, **problem(64, 64)).quality == "default"
+    assert set(re.findall(r"lookup\(device::(\w+), 64, 64, ", render(made))) == {
+        "Label_of_the_chip"
+    }
 
 
 def test_records_of_two_chips_of_one_name_stay_apart(given_folder: Path, tmp_path: Path) -> None:
