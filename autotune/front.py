@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from autotune import cache
 from autotune.devices.device import Device
 from autotune.kernel.snapshot import kernel_for_run
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.run.bench import LOCAL, BegunSite, Site
 from autotune.run.continuing import Continuation, ContinuedRun, continued
@@ -20,8 +23,10 @@ from autotune.run.result import RunResult
 from autotune.run.run import execute
 from autotune.search.session import Budget, Listener, ignore
 from autotune.store import default_url, open_for_runs
+from autotune.tuned.first_calls import CalledProblem, FirstCalls
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import user_folder
+from autotune.tuned.record import TunedProblem, TunedRecord
 from autotune.tuned.writing import mergeable, update
 from autotune.values import Configuration, Problem
 
@@ -62,8 +67,8 @@ def tune_call(
 ) -> RunResult:
     """Tune one problem on the arrays of a caller, and merge the result into the user's records.
 
-    ``with_data`` copies the arrays into files of a folder and returns the kernel that reads them. It runs
-    while the processes of the run start.
+    If another process was first, its entry is merged. ``with_data`` copies the arrays into files of a folder
+    and returns the kernel that reads them. It runs while the processes of the run start.
     """
     request = Request(
         kernel,
@@ -79,9 +84,28 @@ def tune_call(
         with open_for_runs(default_url()) as store:
             result = execute(request, store, site=site)
     if result.record is not None:
-        update(Path(user_folder(kernel.project)), result.record)
+        agreed = _agreed(result.record, kernel, device, problem)
+        update(Path(user_folder(kernel.project)), agreed)
         clear_cache()
     return result
+
+
+def _agreed(record: TunedRecord, kernel: Kernel, device: Device, problem: Problem) -> TunedRecord:
+    """Return a record with the entry of the process that first tuned a problem."""
+    own = record.tuned(problem)
+    if own is None:
+        return record
+    source = own.origin.source
+
+    def is_valid(known: TunedProblem) -> bool:
+        configuration = Configuration(dict(known.configuration))
+        is_able = is_member(kernel, configuration, device) and kernel.allows(configuration, problem)
+        return is_able and known.origin.source == source
+
+    store, called = FirstCalls(kernel.name, kernel.project), CalledProblem(dict(own.problem), False)
+    first, _ = store.agree(device, called, own, is_valid)
+    entries = tuple(first if entry is own else entry for entry in record.problems)
+    return msgspec.structs.replace(record, problems=entries)
 
 
 def improve_answers(

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -33,10 +34,10 @@ from autotune.kernel.source import changed_since
 from autotune.kernel.space import applicable, broken_constraints, is_member
 from autotune.kernel.spec import Kernel
 from autotune.tuned.answer import TunedConfig
-from autotune.tuned.lookup import lookup, table_of
-from autotune.tuned.lookup import recorded as answer_of_records
+from autotune.tuned.lookup import answer_with, lookup, table_of
 from autotune.tuned.merged import DEFAULT, EXACT, FIRST_CALL
 from autotune.tuned.reading import warn
+from autotune.tuned.record import TunedProblem
 from autotune.values import Configuration, Problem
 
 
@@ -155,13 +156,10 @@ def recorded_choice(
     """
     found, reason = _recorded(kernel, problem, device, deterministic)
     if found is not None and found.quality == FIRST_CALL:
-        configuration = Configuration(dict(found))
-        is_valid = _runs(kernel, configuration, problem, device)
-        is_valid = is_valid and _serves(kernel, configuration, problem, deterministic)
-        if is_valid and _is_current(found, kernel, configuration, problem, device):
-            return Choice(kernel.name, problem, configuration, found), ""
+        is_valid = partial(is_valid_first_call, kernel, problem, device, deterministic)
+        given = device, deterministic, kernel.project, problem
         with suppress(NoAnswerError):
-            found = answer_of_records(kernel.name, device, deterministic, kernel.project, problem)
+            found = answer_with(is_valid, kernel.name, *given)
     if found is None:
         return None, reason
     configuration = Configuration(dict(found))
@@ -244,16 +242,16 @@ def _runs(kernel: Kernel, configuration: Configuration, problem: Problem, device
     return all(prod(launch.block) <= device.max_threads_per_block for launch in launches)
 
 
-def _is_current(
-    found: TunedConfig,
-    kernel: Kernel,
-    configuration: Configuration,
-    problem: Problem,
-    device: Device,
+def is_valid_first_call(
+    kernel: Kernel, problem: Problem, device: Device, deterministic: bool, entry: TunedProblem
 ) -> bool:
-    """Return whether a first call's answer still has the same binary and launches."""
-    known = found.origin.identity if found.origin else ""
-    return identity(kernel, configuration, problem, device) == known
+    """Return whether the answer of a first call can run, and has the same binary and launches as then."""
+    configuration = Configuration(dict(entry.configuration))
+    return (
+        _runs(kernel, configuration, problem, device)
+        and _serves(kernel, configuration, problem, deterministic)
+        and identity(kernel, configuration, problem, device) == entry.origin.identity
+    )
 
 
 def identity(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from autotune.calling.choice import ChosenCall
@@ -24,8 +25,14 @@ OFF, BACKGROUND = "off", "background"
 MODES = (FIRST_CALL, BACKGROUND, OFF)
 #: Environment variable with the default mode of tuning on first call.
 VARIABLE = "AUTOTUNE_TUNE"
-#: Maximum number of settled problems that a process remembers.
-_MAX_SETTLED = 4096
+#: Maximum number of problems that a process remembers to have tuned.
+_MAX_TRIED = 4096
+#: The answer of a call may change as soon as no thread tunes.
+TUNING_S = 0.0
+#: Seconds until a process that found no answer looks for another process's answer.
+OPEN_S = 1.0
+#: The answer of a call does not change in this process.
+SETTLED_S = math.inf
 #: Longest wait for a tuning thread at the end of the process, in seconds.
 _MAX_WAIT_S = 5.0
 
@@ -116,8 +123,8 @@ _turn = threading.Lock()
 _claims = threading.Lock()
 #: Problems that a thread tunes now.
 _running: set[object] = set()
-#: Problems whose answer does not change any more.
-_settled: set[object] = set()
+#: Problems that this process tunes no more.
+_tried: set[object] = set()
 #: Set when the process ends.
 _ending = threading.Event()
 
@@ -132,37 +139,42 @@ def is_busy() -> bool:
     return _turn.locked()
 
 
-def tune(call: ChosenCall, settings: Tuning) -> bool:
-    """Tune the size of a call; return whether its answer is settled, so that the caller may cache the call.
+def tune(call: ChosenCall, settings: Tuning) -> float:
+    """Tune the size of a call; return for how many seconds the caller may keep a call without an answer.
 
-    The answer is not settled while another thread tunes the size, or while a graph captures the call.
+    It is `TUNING_S` while another thread tunes the size, and while a graph captures the call.
     """
-    from autotune.calling.trial import SizeTrial
+    from autotune.calling.trial import SizeTrial, is_answered
 
     has_constants = any(o.kind == "constant" for o in call.resolved.arguments.values())
     # Configurations are compared with each other.
     is_comparable = not has_constants and "matches" not in call.resolved.kernel.hooks
     if call.choice.is_known or call.choice.tuned is None or not is_comparable:
-        return True
-    if call.key in _settled:
-        return True
+        return SETTLED_S
+    if call.key in _tried:
+        return OPEN_S
     if _is_captured(call):
-        return False
+        return TUNING_S
+
+    def begin() -> Callable[[], str] | None:
+        if is_answered(call):
+            return None
+        return SizeTrial(call, settings.seconds, _ending.is_set).run
+
     name = f"{call.resolved.kernel.name} ({call.resolved.problem})"
-    trial = partial(SizeTrial, call, settings.seconds, _ending.is_set)
-    return in_turn(call.key, name, lambda: trial().run, settings.in_background)
+    return OPEN_S if in_turn(call.key, name, begin, settings.in_background) else TUNING_S
 
 
 def in_turn(
-    key: object, name: str, begin: Callable[[], Callable[[], str]], in_background: bool
+    key: object, name: str, begin: Callable[[], Callable[[], str] | None], in_background: bool
 ) -> bool:
-    """Tune a call once in a process; return whether its answer is settled.
+    """Tune a call once in a process; return whether that is done.
 
-    ``begin`` copies the arrays in the caller's thread. It returns the function that tunes in a new thread.
-    That function returns a message for the log, or "".
+    ``begin`` copies the arrays in the caller's thread. It returns the function that tunes in a new thread, or
+    None if another process has tuned the call. That function returns a message for the log, or "".
     """
     with _claims:
-        if key in _settled:
+        if key in _tried:
             return True
         if key in _running:
             return False
@@ -172,7 +184,11 @@ def in_turn(
         _running.discard(key)
         return False
     try:
-        given = key, name, begin()
+        work = begin()
+        if work is None:
+            _end(key, name, "")
+            return True
+        given = key, name, work
         thread = threading.Thread(target=_run, args=given, name="autotune-first-call", daemon=True)
         thread.start()
     except BaseException as error:
@@ -197,20 +213,20 @@ def _run(key: object, name: str, work: Callable[[], str]) -> None:
 
 
 def _end(key: object, name: str, problem: str) -> None:
-    """Settle a size and release the turn; log a problem in one line."""
+    """Note that a size was tuned, and release the turn; log a problem in one line."""
     if problem:
         line = " ".join(problem.split())
         _log.warning("autotune: first call of %s: %.400s", name, line)
-    if len(_settled) >= _MAX_SETTLED:
-        _settled.clear()
-    _settled.add(key)
+    if len(_tried) >= _MAX_TRIED:
+        _tried.clear()
+    _tried.add(key)
     _running.discard(key)
     _turn.release()
 
 
 def forget() -> None:
     """Clear the set of sizes that this process tuned."""
-    _settled.clear()
+    _tried.clear()
 
 
 @atexit.register
@@ -239,23 +255,27 @@ class CallCache:
 
     def __init__(self) -> None:
         self.settled: dict[object, Any] = {}
-        #: Calls whose sizes are not tuned yet.
-        self._unsettled: dict[object, Any] = {}
+        #: Calls without a final answer, and the time until which they are kept.
+        self._unsettled: dict[object, tuple[Any, float]] = {}
         self.making = threading.RLock()
 
     def get(self, key: object) -> Any:
-        """Return a call; None: prepare it. An unsettled call is returned only while a thread tunes."""
+        """Return a call; None: prepare it. While a thread tunes, unsettled calls are kept longer."""
         call = self.settled.get(key)
-        if call is None and is_busy():
-            call = self._unsettled.get(key)
+        if call is None and (kept := self._unsettled.get(key)):
+            unsettled, until = kept
+            if time.monotonic() < until or is_busy():
+                return unsettled
         return call
 
-    def keep(self, key: object, call: Any, is_settled: bool = True) -> None:
-        """Keep a prepared call."""
+    def keep(self, key: object, call: Any, seconds: float = SETTLED_S) -> None:
+        """Keep a prepared call for a time."""
         with self.making:
-            if is_settled:
+            if seconds == SETTLED_S:
                 self._unsettled.pop(key, None)
-            put(self.settled if is_settled else self._unsettled, key, call, MAX_CALLS)
+                put(self.settled, key, call, MAX_CALLS)
+            else:
+                put(self._unsettled, key, (call, time.monotonic() + seconds), MAX_CALLS)
 
 
 def put(calls: dict[Any, Any], key: object, call: Any, limit: int) -> None:

@@ -22,7 +22,7 @@ from autotune.calling.choice import (
     expected_ms_of,
     with_changes,
 )
-from autotune.calling.first_call import CallCache, Tuning, put
+from autotune.calling.first_call import OPEN_S, SETTLED_S, CallCache, Tuning, put
 from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.host_calls import EmptyCall, HostCall
 from autotune.calling.libraries import KINDS, Library, kind_of
@@ -269,42 +269,44 @@ class TunedKernel:
         arguments = self._described(args, named)
         if not any(arguments.libraries):
             raise UsageError(f"{self.kernel.name}: no argument is an array; pass at least one")
-        call, is_by_value, is_settled = self._made(arguments)
+        call, is_by_value, seconds = self._made(arguments)
+        is_settled = seconds == SETTLED_S
         if is_by_value and is_settled:
             self._calls.keep(key, _BY_VALUE)
-        self._calls.keep(key if is_settled and not is_by_value else exact, call, is_settled)
+        self._calls.keep(key if is_settled and not is_by_value else exact, call, seconds)
         return call
 
-    def _made(self, arguments: CallArguments) -> tuple[Any, bool, bool]:
-        """Prepare a call; return it, whether it is for these floats only, and whether tuning cannot change it."""
+    def _made(self, arguments: CallArguments) -> tuple[Any, bool, float]:
+        """Prepare a call; return it, whether it is for these floats only, and for how many seconds to keep it."""
         resolved = self._resolved(arguments)
         if isinstance(resolved, NothingToDo):
-            return EmptyCall(resolved, arguments), False, True
-        plan, is_settled = self._plan_of(resolved, arguments)
+            return EmptyCall(resolved, arguments), False, SETTLED_S
+        plan, seconds = self._plan_of(resolved, arguments)
         if isinstance(plan, LaunchPlan):
-            return HostCall(resolved, plan, arguments), True, is_settled
+            return HostCall(resolved, plan, arguments), True, seconds
         call = GpuCall(resolved, plan, arguments.values, arguments.libraries)
-        return call.shortest, call.is_by_value, is_settled
+        return call.shortest, call.is_by_value, seconds
 
     def _plan_of(
         self, resolved: ResolvedCall, arguments: CallArguments
-    ) -> tuple[LoadedPlan | LaunchPlan, bool]:
-        """Return the compiled plan of a call, loaded if on a GPU, and whether tuning cannot change it."""
+    ) -> tuple[LoadedPlan | LaunchPlan, float]:
+        """Return the compiled plan of a call, loaded if on a GPU, and for how many seconds to keep it."""
         kernel, problem, index = resolved.kernel, resolved.problem, arguments.index
         key = kernel.name, problem, index, tuple(resolved.compiled_scalars.items())
         is_frozen = bool(self._rules.frozen)
         settings = None if is_frozen else first_call.settings_of(self._tuning, self.deterministic)
-        ready, is_settled = self._ready.get(key), True
+        ready, seconds = self._ready.get(key), SETTLED_S
         if ready and not (settings and not _choice_of(ready).is_known):
-            return ready, is_settled
+            return ready, seconds
         device = _device(index, kernel)
         choice = self._choose(kernel, problem, device)
         if settings and not choice.is_known:
             given = arguments.values, arguments.libraries, index
             call = ChosenCall(resolved, *given, device, choice, self.deterministic)
-            is_settled = first_call.tune(call, settings)
-            if is_settled and choice.tuned is not None:
+            seconds = first_call.tune(call, settings)
+            if seconds == OPEN_S:
                 choice = self._choose(kernel, problem, device)
+                seconds = SETTLED_S if choice.is_known else OPEN_S
         choice = self._verified(kernel, choice, device)
         if is_frozen and index is not None:
             keep_cupy_in_memory()
@@ -314,7 +316,7 @@ class TunedKernel:
                 plan = LaunchPlan.of(resolved, device, choice, writes=not is_frozen)
                 ready = plan if index is None else LoadedPlan(plan, index)
                 put(self._ready, key, ready, MAX_READY)
-            return ready, is_settled
+            return ready, seconds
 
     def _described(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> CallArguments:
         parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]

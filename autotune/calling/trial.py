@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
 
-from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.calling.binding import OUTPUTS
-from autotune.calling.choice import Choice, ChosenCall, LaunchPlan, identity
+from autotune.calling.choice import (
+    Choice,
+    ChosenCall,
+    LaunchPlan,
+    choose,
+    identity,
+    is_valid_first_call,
+)
 from autotune.calling.libraries import DeviceLibrary, Numpy, cupy
 from autotune.compiling.binaries import Compiled, compile_now
 from autotune.compiling.job import compile_job
@@ -37,18 +42,15 @@ from autotune.languages.registry import compiler
 from autotune.measure.roofline import deciding_caches
 from autotune.measure.timing import Take, Timing, taking_of
 from autotune.tuned.dates import timestamp
-from autotune.tuned.lookup import promising, refresh, table_of
-from autotune.tuned.reading import user_folder
+from autotune.tuned.first_calls import CalledProblem
+from autotune.tuned.lookup import first_calls_of, promising, refresh, table_of
 from autotune.tuned.record import (
     ContenderResult,
     Estimate,
-    Provenance,
     RaceResult,
     TunedProblem,
     TuningOrigin,
 )
-from autotune.tuned.recorded_device import RecordedDevice
-from autotune.tuned.writing import add_first_call
 from autotune.values import Configuration
 
 T = TypeVar("T")
@@ -272,6 +274,13 @@ class _TimeBudget:
             self._longest = max(self._longest, clock() - begun)
 
 
+def is_answered(call: ChosenCall) -> bool:
+    """Return whether another process has tuned the size since the call was chosen."""
+    resolved = call.resolved
+    refresh(resolved.kernel.name)
+    return choose(resolved.kernel, resolved.problem, call.device, call.deterministic).is_known
+
+
 class SizeTrial:
     """The tuning of one size: compiles candidates, compares their outputs and times them in rounds."""
 
@@ -287,18 +296,19 @@ class SizeTrial:
         self._wrong: dict[Configuration, str] = {}
 
     def run(self) -> str:
-        """Tune, and record the fastest configuration; return a message for the log, or ""."""
+        """Tune, and keep the fastest configuration; return a message for the log, or ""."""
         try:
             binaries = self._compiled(self._candidates())
             if len(binaries) < 2:
                 return ""
             with self._copies.entered():
                 samples = self._measured(binaries)
-            message = self._recorded(samples) if samples else self._why_nothing()
+            message = self._agreed(samples) if samples else self._why_nothing()
         finally:
             with self._copies.entered():
                 self._groups.clear()
                 self._copies.close()
+            refresh(self.call.resolved.kernel.name)
         return message
 
     def _candidates(self) -> list[Configuration]:
@@ -400,8 +410,32 @@ class SizeTrial:
         is_majority = len(most.members) > 1 and 2 * len(most.members) > count
         return most.members if is_majority else []
 
-    def _recorded(self, samples: Mapping[Configuration, Sequence[float]]) -> str:
-        """Add the fastest configuration to the user's record; return a message for the log, or ""."""
+    def _agreed(self, samples: Mapping[Configuration, Sequence[float]]) -> str:
+        """Keep the fastest configuration unless another process was first; return a message for the log, or ""."""
+        call, kernel = self.call, self.call.resolved.kernel
+        problem = call.resolved.problem
+        fields = {**kernel.layout, **problem}
+
+        def is_valid(known: TunedProblem) -> bool:
+            plan = self._table.plan_of(known.configuration, fields, call.deterministic)
+            asked = kernel, problem, call.device, call.deterministic
+            return plan is not None and is_valid_first_call(*asked, known)
+
+        entry = self._entry(samples)
+        store = first_calls_of(kernel.name, kernel.project)
+        called = CalledProblem(fields, call.deterministic)
+        agreed, reason = store.agree(call.device, called, entry, is_valid)
+        who = "" if agreed is entry else " by another process"
+        times = agreed.race.contenders[-1].time_ms.value / agreed.median_ms
+        named = Configuration(dict(agreed.configuration))
+        _log.info(
+            "autotune: %s (%s): %s, %.2f times as fast%s", kernel.name, problem, named, times, who
+        )
+        only_here = f"only this process keeps the answer: {reason}" if reason else ""
+        return "; ".join(filter(None, [self._named_wrong(), only_here]))
+
+    def _entry(self, samples: Mapping[Configuration, Sequence[float]]) -> TunedProblem:
+        """Return the answer: the fastest configuration, unless that of the records is about as fast."""
         call, kernel = self.call, self.call.resolved.kernel
         problem, device, answer = call.resolved.problem, call.device, call.choice.configuration
         times_ms = {configuration: median(taken) for configuration, taken in samples.items()}
@@ -434,20 +468,7 @@ class SizeTrial:
                 ContenderResult(configuration=dict(c), time_ms=Estimate(times_ms[c])) for c in raced
             ),
         )
-        entry = TunedProblem(problem=fields, plans=(plan,), race=race, origin=origin)
-        provenance = Provenance(
-            version=__version__,
-            toolchain=origin.toolchain,
-            driver=origin.driver,
-            created=origin.tuned_on,
-        )
-        empty = self._table.empty_record(RecordedDevice.of(device), provenance)
-        not_written = add_first_call(Path(user_folder(kernel.project)), entry, empty)
-        refresh(kernel.name)
-        faster = times_ms.get(answer, times_ms[winner]) / times_ms[winner]
-        _log.info("autotune: %s (%s): %s, %.2f times as fast", kernel.name, problem, winner, faster)
-        only_here = f"only this process keeps the answer: {not_written}" if not_written else ""
-        return "; ".join(filter(None, [self._named_wrong(), only_here]))
+        return TunedProblem(problem=fields, plans=(plan,), race=race, origin=origin)
 
     def _why_nothing(self) -> str:
         """Return the reason why no configuration was chosen; "" if time ran out."""

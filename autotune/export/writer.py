@@ -151,7 +151,7 @@ class Writer:
     def made_of(self) -> str:
         """The line of a header with the fingerprints of its kernel and of its records."""
         made = self.table.newest.provenance
-        files = (encode(msgspec.structs.replace(known, first_calls=())) for known in self.records)
+        files = map(encode, self.records)
         kernel, records = (
             sha256(data).hexdigest()[:16]
             for data in (f"{made.source}{made.arguments}".encode(), b"".join(files))

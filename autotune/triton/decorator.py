@@ -20,7 +20,7 @@ from triton.runtime.autotuner import Autotuner, Config
 from triton.runtime.jit import MockTensor
 
 from autotune.calling.choice import Choice, LaunchPlan
-from autotune.calling.first_call import MAX_CALLS, CallCache, put
+from autotune.calling.first_call import MAX_CALLS, SETTLED_S, TUNING_S, CallCache, put
 from autotune.calling.gpu import GpuCall, device_index
 from autotune.calling.libraries import Library, kind_of
 from autotune.calling.loaded import LoadedPlan
@@ -297,7 +297,7 @@ class Decorated(Autotuner):  # type: ignore[misc]
                 if answer is None:
                     put(self._left, key, None, MAX_CALLS)
                 else:
-                    self._answers.keep(key, answer, answer.is_settled)
+                    self._answers.keep(key, answer, SETTLED_S if answer.is_settled else TUNING_S)
         return answer
 
     def _reader(

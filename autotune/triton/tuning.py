@@ -25,8 +25,8 @@ from autotune.triton.calls import RecordedCall, copy_of, memory_of, with_data
 from autotune.triton.decorated_kernel import RECORD_CALLS, DecoratedKernel
 from autotune.triton.function import NewCall, TritonFunction
 from autotune.tuned.answer import TunedConfig
-from autotune.tuned.lookup import lookup
-from autotune.tuned.merged import EXACT
+from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.merged import EXACT, FIRST_CALL
 from autotune.values import Configuration, Problem
 
 #: Longest time to verify and time one configuration while a caller waits, in seconds.
@@ -57,9 +57,9 @@ def chosen(
         is_settled = not is_capturing(stream)
         if is_settled and tuning(mode, name=VARIABLE).in_background:
             key = id(function), call.problem, device.selector
-            begin = partial(_begun, function, call, device, stream, with_launches)
+            begin = partial(_begun, function, kernel, call, device, stream, with_launches)
             is_settled = in_turn(key, f"{kernel.name} ({call.problem})", begin, True)
-        elif is_settled:
+        elif is_settled and not _is_tuned(kernel, call, device):
             _tune(function, call, device, with_launches)
             if not _is_known(kernel, _found(kernel, call.problem, device)):
                 raise AutotuneError(f"no configuration was verified for ({call.problem})")
@@ -113,12 +113,18 @@ def _tune(
 
 def _begun(
     function: TritonFunction,
+    kernel: DecoratedKernel,
     call: NewCall,
     device: Device,
     stream: int,
     with_launches: Callable[[NewCall], RecordedCall],
-) -> Callable[[], str]:
-    """Copy a call's arrays on the device, ordered by its stream; return a function that tunes on the copies."""
+) -> Callable[[], str] | None:
+    """Copy a call's arrays on the device, ordered by its stream; return a function that tunes on the copies.
+
+    Return None if another process has tuned the call.
+    """
+    if _is_tuned(kernel, call, device):
+        return None
     recorded, copies, operands = with_launches(call), dict(call.bound), dict(call.operands)
     for name, operand in call.operands.items():
         copies[name] = copy_of(call.bound[name], operand)
@@ -173,9 +179,15 @@ def _found(kernel: DecoratedKernel, problem: Problem, device: Device) -> TunedCo
 
 def _is_known(kernel: DecoratedKernel, found: TunedConfig | None) -> bool:
     """Return whether an answer is for this problem and the current source."""
-    if found is None or found.quality != EXACT or found.origin is None:
+    if found is None or found.quality not in (EXACT, FIRST_CALL) or found.origin is None:
         return False
     return found.origin.source == source_fingerprint(kernel)
+
+
+def _is_tuned(kernel: DecoratedKernel, call: NewCall, device: Device) -> bool:
+    """Return whether another process has tuned a call since its answer was looked up."""
+    clear_cache()
+    return _is_known(kernel, _found(kernel, call.problem, device))
 
 
 def _stream_of(call: NewCall) -> int:

@@ -11,7 +11,7 @@
 `lookup`          finds the tuned configuration for a problem; finds this machine's GPU
 `merged`          merges the records of a kernel into a table; picks the plan for a problem
 `answer`          the mapping that lookup returns
-`first_calls`     answers that first calls added to a record
+`first_calls`     the store of first calls, by which processes agree
 `counted`         counters of Nsight Compute, in files next to records
 `comparison`      compares two records, and two entries of a problem
 ================= ====================================================================

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.answers.table import Plan, ProblemKey, Triple, Value
-from autotune.devices.device import Device, arch_of_model
+from autotune.devices.device import BACKENDS, Device, arch_of_model
 from autotune.errors import NoAnswerError, UsageError, unknown
 from autotune.kernel.expression import text_of
+from autotune.tuned.first_calls import CalledProblem, FirstCalls
 from autotune.tuned.merged import (
     DEFAULT,
     EXACT,
@@ -25,9 +26,6 @@ from autotune.tuned.merged import (
     pick,
 )
 from autotune.tuned.record import TunedProblem, TuningOrigin
-
-if TYPE_CHECKING:
-    from autotune.tuned.first_calls import FirstCalls
 
 
 @dataclass(frozen=True)
@@ -169,29 +167,30 @@ def answer(
     deterministic: bool,
     problem: Mapping[str, Any],
     first_calls: FirstCalls | None = None,
+    is_valid: Callable[[TunedProblem], bool] | None = None,
 ) -> TunedConfig:
     """Return the tuned configuration for a problem; see `autotune.lookup`.
 
-    First calls answer after exact entries.
+    First calls answer after exact entries. The first answer for which ``is_valid`` returns true answers. By
+    default it is the first that is of the newest record's kernel, else the last: the kernel may have changed
+    since.
     """
     values, layout = _values(table, problem), _layout(table, problem)
     key, arch_name = _place(table, arch, device)
     count = _multiprocessors(device)
     hit = pick(table, values, key, arch_name, layout, deterministic, multiprocessors=count)
     if first_calls is not None and (hit is None or hit.quality != EXACT):
-        fields = table.named(values, layout)
-        if known := first_calls.find(device, fields, deterministic):
-            source, entry = known
-            if plan := table.plan_of(entry.configuration, fields, deterministic):
-                found = Hit(plan, None, FIRST_CALL, verified=hit is not None and hit.verified)
-                of_plan = tuned_config(table, found, values, layout)
-                return replace(
-                    of_plan,
-                    stale_reasons=table.newest.stale_reasons(entry),
-                    source=source,
-                    origin=entry.origin,
-                    expected_ms=_expected_ms(entry, hit.expected_ms if hit else None),
-                )
+        called = CalledProblem(table.named(values, layout), deterministic)
+        if known := _first_call(table, first_calls, device, called, is_valid):
+            source, entry, plan = known
+            found = Hit(plan, None, FIRST_CALL, verified=hit is not None and hit.verified)
+            return replace(
+                tuned_config(table, found, values, layout),
+                stale_reasons=table.newest.stale_reasons(entry),
+                source=source,
+                origin=entry.origin,
+                expected_ms=_expected_ms(entry, hit.expected_ms if hit else None),
+            )
     if hit is None:
         where = arch_name or (table.devices[key].arch if key in table.devices else "")
         raise NoAnswerError(_why_nothing(table, values, layout, where, deterministic))
@@ -231,6 +230,37 @@ def _missing(
         difference = recorded and device.chip.difference(recorded.chip)
         return f"no record of this {name} ({difference})"
     return f"no record of {name}" if name else ""
+
+
+def _first_call(
+    table: LookupTable,
+    first_calls: FirstCalls,
+    device: Any,
+    called: CalledProblem,
+    is_valid: Callable[[TunedProblem], bool] | None,
+) -> tuple[str, TunedProblem, Plan] | None:
+    """Return the first call that answers a problem, with its source and its plan; see `answer`."""
+    known = device if isinstance(device, Device) else None
+    found = [
+        (source, entry, plan)
+        for folder in _first_call_folders(table, device)
+        for source, entry in first_calls.answers(folder, called, known)
+        if (plan := table.plan_of(entry.configuration, called.fields, called.deterministic))
+    ]
+    if is_valid is not None:
+        return next((each for each in found if is_valid(each[1])), None)
+    current = [each for each in found if not table.newest.stale_reasons(each[1])]
+    return next(iter(current or found[::-1]), None)
+
+
+def _first_call_folders(table: LookupTable, device: Any) -> Iterable[str]:
+    """Return the folders that may have the first calls of a lookup's ``device``."""
+    if device is None or isinstance(device, Device):
+        return [device.folder] if device else []
+    group = table.devices.get(table.names.get(str(device), ""))
+    named = [Device(backend, str(device), "").folder for backend in BACKENDS]
+    # A uuid is no name.
+    return dict.fromkeys([*named, *([group.device.folder] if group and group.device else [])])
 
 
 def _expected_ms(entry: TunedProblem, of_runs_ms: float | None) -> float | None:

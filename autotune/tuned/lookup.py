@@ -18,12 +18,13 @@ from autotune.errors import UsageError
 from autotune.project import Project, current_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from autotune.tuned.answer import TunedConfig
     from autotune.tuned.first_calls import FirstCalls
     from autotune.tuned.kernel_files import KernelFiles
     from autotune.tuned.merged import LookupTable
+    from autotune.tuned.record import TunedProblem
 
 #: Time between two checks of the record files for changes, in seconds.
 RECHECK_S = 1.0
@@ -130,12 +131,24 @@ def promising(
     return promising(table, device, deterministic, problem, count) if table else []
 
 
-def recorded(
-    kernel: str, device: Any, deterministic: bool, project: Project, problem: Mapping[str, Any]
+def answer_with(
+    is_valid: Callable[[TunedProblem], bool],
+    kernel: str,
+    device: Any,
+    deterministic: bool,
+    project: Project,
+    problem: Mapping[str, Any],
 ) -> TunedConfig:
-    """Return the answer of `lookup` from runs only, without first calls."""
+    """Return the answer of `lookup`; of the first calls only valid ones answer."""
     cached = _current(kernel, project)
-    return cached.answer(None, device, deterministic, dict(problem), with_first_calls=False)
+    return cached.answer(None, device, deterministic, dict(problem), is_valid)
+
+
+def first_calls_of(kernel: str, project: Project) -> FirstCalls:
+    """Return the first calls of a kernel that has a table."""
+    found = _current(kernel, project).first_calls
+    assert found is not None
+    return found
 
 
 def table_of(kernel: str, project: Project) -> LookupTable | None:
@@ -144,9 +157,11 @@ def table_of(kernel: str, project: Project) -> LookupTable | None:
 
 
 def refresh(kernel: str) -> None:
-    """Clear the cache of a kernel."""
-    for key in [key for key, cached in list(_cache.items()) if cached.kernel == kernel]:
-        _cache.pop(key, None)
+    """Clear the cached answers of a kernel, so that new first calls answer."""
+    for cached in list(_cache.values()):
+        if cached.kernel == kernel:
+            cached.has_changed()
+            cached.answers.clear()
 
 
 class _Cached:
@@ -155,23 +170,26 @@ class _Cached:
     def __init__(self, kernel: str, owner: Project, state: tuple[object, ...], space: str) -> None:
         from autotune.tuned.kernel_files import KernelFiles
         from autotune.tuned.merged import build_table
-        from autotune.tuned.reading import read_with_first_calls, warn
+        from autotune.tuned.reading import read_layers, warn
 
         self.kernel, self.owner, self.state = kernel, owner, state
         self.checked_at = time.monotonic()
         self.answers: dict[object, TunedConfig] = {}
-        files = read_with_first_calls(kernel, owner)
-        tuned = [file for file in files if file.record.is_tuned]
-        self.table = build_table(tuned, warn) if tuned else None
+        files = read_layers(kernel, owner)
+        self.table = build_table(files, warn) if files else None
         #: The files of the kernel, if they are at hand and the record names them.
         self.files: KernelFiles | None = None
         if self.table is not None and space and self.table.newest.provenance.files:
             self.files = KernelFiles(space, self.table.newest)
         self.first_calls: FirstCalls | None = None
-        if self.table is not None and any(file.record.first_calls for file in files):
+        if self.table is not None:
             from autotune.tuned.first_calls import FirstCalls
 
-            self.first_calls = FirstCalls(files, self.table)
+            self.first_calls = FirstCalls(kernel, owner)
+
+    def has_changed(self) -> bool:
+        """Return whether the kernel's files or the first calls changed since the last call."""
+        return any(part.refresh() for part in (self.files, self.first_calls) if part)
 
     def answer(
         self,
@@ -179,7 +197,7 @@ class _Cached:
         device: Any,
         deterministic: bool,
         problem: dict[str, Any],
-        with_first_calls: bool = True,
+        is_valid: Callable[[TunedProblem], bool] | None = None,
     ) -> TunedConfig:
         from dataclasses import replace
 
@@ -188,8 +206,8 @@ class _Cached:
 
         if self.table is None:
             raise UsageError(no_record(self.kernel, self.owner))
-        first_calls = self.first_calls if with_first_calls else None
-        found = answer(self.table, arch, device, deterministic, problem, first_calls)
+        asked = arch, device, deterministic, problem
+        found = answer(self.table, *asked, self.first_calls, is_valid)
         reasons = self.files.stale_reasons(found) if self.files else ()
         if not reasons:
             return found
@@ -230,7 +248,7 @@ def _refreshed(
         if len(_cache) >= MAX_TABLES:
             _cache.clear()
         cached = _cache[key] = _Cached(kernel, owner, state, space)
-    elif cached.files and cached.files.refresh():
+    elif cached.has_changed():
         cached.answers.clear()
     cached.checked_at = time.monotonic()
     return cached

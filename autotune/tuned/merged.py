@@ -30,7 +30,7 @@ from autotune.answers.table import (
 from autotune.devices.device import Device
 from autotune.tuned.dates import moment
 from autotune.tuned.reading import RecordFile
-from autotune.tuned.record import TIME, Provenance, TunedProblem, TunedRecord
+from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.tuned.recorded_device import RecordedDevice
 
 EXACT = "exact"
@@ -159,20 +159,6 @@ class LookupTable(msgspec.Struct, eq=False):
         own = [self.names[text] for text in (device.uuid, name) if text in self.names]
         fitting = [key for key in (*own, *named) if not chip.difference(chips[key])]
         return next(chain(fitting, (key for key in chips if chip.is_same(chips[key]))), "")
-
-    def empty_record(self, device: RecordedDevice, provenance: Provenance) -> TunedRecord:
-        """Return a record of the table's shape without entries."""
-        return TunedRecord(
-            kernel=self.kernel,
-            device=device,
-            fields={n: "integer" if whole else "categorical" for n, whole in self.fields.items()},
-            parameters=self.parameters,
-            layout=self.layout,
-            sources=self.sources,
-            defaults=self.newest.defaults,
-            provenance=provenance,
-            objective=self.objective,
-        )
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """Return the values of a problem in the order of the fields."""

@@ -224,29 +224,17 @@ def _files(kernel: str, owner: Project) -> Iterator[tuple[str, str, str]]:
 # ---------------------------------------------------------------------- reading
 
 
-#: Records with first calls that this process could not write, by path.
-unwritten: dict[str, TunedRecord] = {}
-
-
 def read_layers(kernel: str, owner: Project) -> list[RecordFile]:
     """Read the readable records of a project's kernel that runs wrote; the first layer comes first."""
-    return [file for file in read_with_first_calls(kernel, owner) if file.record.is_tuned]
-
-
-def read_with_first_calls(kernel: str, owner: Project) -> list[RecordFile]:
-    """Read all readable records of a project's kernel, including records with first calls only."""
     files = list(_files(kernel, owner))
     if not any(layer == "user" for layer, _, _ in files):
         warn_of_unowned(kernel)
     found = ((layer, folder, _readable(path)) for layer, folder, path in files)
-    known = [RecordFile(layer, folder, record) for layer, folder, record in found if record]
-    mine = user_folder(owner) + os.sep
-    known += [
-        RecordFile("user", record.device.folder, record)
-        for path, record in unwritten.items()
-        if path.startswith(mine) and record.kernel == kernel
+    return [
+        RecordFile(layer, folder, record)
+        for layer, folder, record in found
+        if record and record.is_tuned
     ]
-    return known
 
 
 def warn_of_unowned(kernel: str) -> None:

@@ -349,8 +349,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     #: Entries of an earlier kernel answer nothing; see `stale_reasons`.
     problems: tuple[TunedProblem, ...] = ()
     portfolio: Portfolio = Portfolio()
-    #: Entries of effort ``first_call`` (`TunedProblem`), oldest first; see `autotune.tuned.first_calls`. Their
-    #: problems also have layout fields. A race has the winner, then the answer of runs if that was slower.
+    #: Earlier versions kept first calls here; they are not read, and not written again.
     first_calls: tuple[msgspec.Raw, ...] = ()
     provenance: Provenance
     #: The objective of all problems: ``time``, ``energy`` or ``edp``.
@@ -365,7 +364,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_tuned(self) -> bool:
-        """Return whether a run wrote the record; otherwise it has first calls only."""
+        """Return whether a run wrote the record; otherwise an earlier version wrote its first calls."""
         return bool(self.problems) or not self.first_calls
 
     def tuned(self, problem: Mapping[str, int | str]) -> TunedProblem | None:

@@ -14,13 +14,11 @@ import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
-from autotune.tuned.first_calls import with_first_call, without_problems
 from autotune.tuned.reading import (
     DamagedRecord,
     decode,
     path_of,
     read,
-    unwritten,
     user_folder,
     warn,
 )
@@ -107,33 +105,6 @@ def update(
         data = encode(merged.record)
         write_atomically(path, data)
     return msgspec.structs.replace(merged, record=decode(data))
-
-
-def add_first_call(directory: Path, entry: TunedProblem, empty: TunedRecord) -> str:
-    """Add the answer of a first call to a record on disk.
-
-    If that fails, keep it for this process and return the reason; else return "". ``empty`` is a new record
-    without entries, with the fields and parameters of the lookup table.
-    """
-    path = path_of(directory, empty)
-    try:
-        with locked_folder(path):
-            before = _existing(path)
-            if before is not None and not before.is_tuned and before.shape != empty.shape:
-                before = None
-            if before is not None and (before.shape, before.objective) != (
-                empty.shape,
-                empty.objective,
-            ):
-                raise RecordError(f"{path}: its parameters, fields or objective differ")
-            if before is not None and (why := other_chip(before, empty.device)):
-                raise RecordError(f"{path}: {why}")
-            write_atomically(path, _encoded(with_first_call(before or empty, entry)))
-    except RecordError as error:
-        unwritten[str(path)] = with_first_call(unwritten.get(str(path), empty), entry)
-        cause = error.__cause__
-        return f"{path}: {cause.strerror}" if isinstance(cause, OSError) else str(error)
-    return ""
 
 
 def _existing(path: Path) -> TunedRecord | None:
@@ -243,8 +214,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     ``choose`` decides between two entries of a problem. Older entries of other problems stay while the kernel
     has the same parameters and problem fields; entries of a changed kernel stay for `retune`, but answer
     nothing. The newer portfolio replaces the old one, unless the kernel is unchanged and the old one is far
-    wider or no new entry was taken. First calls of other problems and other layouts stay. All other fields are
-    the newer record's.
+    wider or no new entry was taken. All other fields are the newer record's.
     """
     if old and (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
         raise UsageError(
@@ -272,10 +242,7 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     is_behind = bool(kept) and not taken
     keeps = new.serves(old) and (is_behind or old.portfolio.is_far_wider(new.portfolio))
     portfolio = old.portfolio if keeps else new.portfolio
-    first_calls = without_problems(old, [entry.problem for entry in new.problems])
-    record = msgspec.structs.replace(
-        new, problems=(*stay, *taken), portfolio=portfolio, first_calls=first_calls
-    )
+    record = msgspec.structs.replace(new, problems=(*stay, *taken), portfolio=portfolio)
     return MergeResult(record, tuple(outcomes))
 
 
@@ -284,12 +251,6 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
 
 def encode(record: TunedRecord) -> bytes:
     """Return the bytes of a record's file, equal for equal records; check that they can be read."""
-    data = _encoded(record)
-    decode(data, record.kernel)
-    return data
-
-
-def _encoded(record: TunedRecord) -> bytes:
     document = msgspec.to_builtins(msgspec.structs.replace(record, first_calls=()), enc_hook=dict)
     document = {"format": FORMAT, "schema_version": record.schema_version, **document}
     del document["first_calls"]
@@ -301,13 +262,11 @@ def _encoded(record: TunedRecord) -> bytes:
         document["problems"], key=lambda tuned: [*tuned["problem"].values()]
     )
     try:
-        data = _lines(document).encode("ascii")
+        data = _lines(document).encode("ascii") + b"\n"
     except ValueError as error:
         raise RecordError(f"{record.kernel}: cannot write the tuned record: {error}") from error
-    if record.first_calls:
-        entries = b",\n  ".join(map(bytes, record.first_calls))
-        data = data.removesuffix(b"\n}") + b',\n "first_calls": [\n  ' + entries + b"\n ]\n}"
-    return data + b"\n"
+    decode(data, record.kernel)
+    return data
 
 
 def _in_order(value: Any, orders: Sequence[Sequence[str]]) -> Any:

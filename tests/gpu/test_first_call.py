@@ -6,6 +6,8 @@ What needs no GPU is in tests/test_first_call.py.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +53,9 @@ def quality(cupy: Any, m: int, n: int = N, k: int = K) -> str:
 
 
 def kept() -> list[dict[str, Any]]:
-    """Return the first calls of all records of the user."""
-    files = Path(data_path("tuned")).glob("*/*/sgemm.json")
-    return [entry for file in files for entry in json.loads(file.read_text())["first_calls"]]
+    """Return all first calls of the user."""
+    files = Path(data_path("tuned")).glob("*/*/sgemm.first_calls/*/answer.json")
+    return [json.loads(file.read_text())["entry"] for file in files]
 
 
 def matrices(cupy: Any, m: int = M) -> tuple[Any, Any]:
@@ -208,3 +210,13 @@ def test_torch_captures_and_compiles_what_a_warm_up_tuned(cupy: Any, gemm: Tuned
     found = compiled(a, b)
     torch.testing.assert_close(found.double() - 1, expected, rtol=1e-5, atol=1e-3)
     assert quality(cupy, M) == "first_call"
+
+
+@pytest.mark.usefixtures("gemm")
+def test_processes_agree_although_one_is_killed() -> None:
+    """The whole measurement is ``benchmarks/first_calls_agree.py --device cuda:0 --kernel sgemm``."""
+    script = Path(__file__).parents[2] / "benchmarks/first_calls_agree.py"
+    options = {"device": "cuda:0", "kernel": "sgemm", "processes": 3, "sizes": 8, "kills": 2}
+    given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    done = subprocess.run([sys.executable, script, *given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
