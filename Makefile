@@ -79,7 +79,8 @@ clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis reports/opencl_*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Set-up: one stamp per set of extras, so that a GPU added later or a first `make test` adds its own.
+# Set-up: one stamp per set of extras, so that a GPU added later or a first `make test` adds its own. Of nvidia-cutlass
+# the headers are used, by an example; what it requires replaces modules of cuda-bindings.
 $(PY):
 	@test -n "$(PYTHON)" || { echo "error: no python3 found; kernel-autotune needs Python 3.11 or newer" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -90,4 +91,5 @@ $(PY):
 $(VENV)/.set-up-%: pyproject.toml constraints.txt | $(PY)
 	$(PY) -m pip install --quiet --constraint constraints.txt hatchling editables
 	$(PY) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[$(subst -,$(comma),$*)]'
+	$(if $(findstring test,$*),$(PY) -m pip install --quiet --constraint constraints.txt --no-deps nvidia-cutlass)
 	@touch $@
