@@ -119,11 +119,12 @@ class CudaExecutor(CudaStream):
             for index, buffer in enumerate(buffers):
                 (head, tail), value = buffer.guards, np.uint32(GUARD_VALUE)
                 bands = (head, np.uint64(head.nbytes), tail, np.uint64(tail.nbytes))
-                not_all(self.grid(tail.nbytes), (256,), (*bands, value, flags[4 * index :]))
+                checked = (*bands, value, flags[4 * index :])
+                not_all(self.grid(tail.nbytes), (256,), checked, stream=self.stream)
             for index, (buffer, other) in enumerate(pairs, len(buffers)):
                 size = np.uint64(buffer.nbytes)
-                grid = self.grid(buffer.nbytes // 16)
-                differ(grid, (256,), (buffer.inner, other.inner, size, flags[4 * index :]))
+                compared = (buffer.inner, other.inner, size, flags[4 * index :])
+                differ(self.grid(buffer.nbytes // 16), (256,), compared, stream=self.stream)
 
         self.guarded(check)
         found = self.guarded(lambda: results.get(stream=self.stream))
@@ -155,7 +156,7 @@ class CudaExecutor(CudaStream):
             sizes[8:],
             first,
         )
-        module.get_function("compare")(self.grid(count), (256,), args)
+        module.get_function("compare")(self.grid(count), (256,), args, stream=self.stream)
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         module = self.cupy.cuda.function.Module()
