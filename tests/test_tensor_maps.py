@@ -1,18 +1,27 @@
 """Tensor maps: their checks, their place among the arguments of a launch, and the example."""
 
+import ctypes
 import re
 import shutil
+import struct
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
 from sample_records import entry, record
 
 from autotune import TensorMap
+from autotune.calling.steps import Parameter, launch_step
 from autotune.cli import run
+from autotune.devices import tensor_map
 from autotune.devices.base import Binary, CompiledFunction, ViewedBuffer
+from autotune.devices.cuda_executor import PackedParameters
 from autotune.devices.device import for_arch
 from autotune.devices.tensor_map import MAP_BYTES, TensorLayout
 from autotune.errors import SpecError
@@ -128,6 +137,104 @@ def test_the_example_compiles_and_its_arguments_match(capsys: pytest.CaptureFixt
     command = ("check", "product", "--spaces", str(EXAMPLE), "--arch", "sm_90", "--samples", "2")
     assert run(command) == 0, capsys.readouterr()
     assert "compiled" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------------- the driver
+
+#: Stores its arguments, with the types of cuda.h, in the map, after the address with all bits of `FLIP` flipped.
+#: Refuses the first call, as for a thread without a context.
+DRIVER = """
+#include <cuda.h>
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t axes, void* address,
+    const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box, const cuuint32_t* steps,
+    CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+    CUtensorMapFloatOOBfill fill) {
+  static int calls;
+  if (calls++ == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if ((cuuint64_t)map % 64 || axes != 3) return CUDA_ERROR_INVALID_VALUE;
+  cuuint64_t* to = map->opaque;
+  *to++ = (cuuint64_t)address ^ FLIP;
+  for (cuuint32_t i = 0; i < axes; ++i) *to++ = sizes[i];
+  for (cuuint32_t i = 0; i < axes - 1; ++i) *to++ = strides[i];
+  for (cuuint32_t i = 0; i < axes; ++i) *to++ = box[i] << 8 | steps[i];
+  const int options[] = {type, interleave, swizzle, promotion, fill};
+  for (int i = 0; i < 5; ++i) *to++ = options[i];
+  return CUDA_SUCCESS;
+}
+"""
+LAYOUT = layout_of(
+    TensorMap("a", (2, 8, 32), steps=(1, 2, 1), swizzle=128, promotion=256, nan=True),
+    Array((3, 20, 64)),
+)
+#: What the driver gets for this layout after the address.
+GIVEN = (64, 20, 3, 256, 5120, 32 << 8 | 1, 8 << 8 | 2, 2 << 8 | 1, 7, 0, 3, 3, 1)
+
+
+@pytest.fixture
+def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: Any) -> list[int]:
+    """Replace the driver; return the devices whose contexts are made current."""
+    (tmp_path / "driver.c").write_text(DRIVER)
+    command = ["gcc", "-shared", "-fPIC", f"-DFLIP={request.param}"]
+    command += ["-isystem", str(find_nvidia_header_directory("cudart")), "driver.c"]
+    subprocess.run([*command, "-o", "driver.so"], cwd=tmp_path, check=True)
+    driver, made = ctypes.CDLL(str(tmp_path / "driver.so")), list[int]()
+    monkeypatch.setattr(tensor_map, "_driver", lambda: driver)
+    runtime = SimpleNamespace(getDevice=lambda: 1, setDevice=made.append)
+    driver_of_cupy = SimpleNamespace(launchKernel=noted)
+    cuda = SimpleNamespace(runtime=runtime, driver=driver_of_cupy)
+    for name, module in (("cupy", SimpleNamespace(cuda=cuda)), ("cupy.cuda", cuda)):
+        monkeypatch.setitem(sys.modules, name, module)
+    noted.launched.clear()
+    tensor_map._has_address_first.cache_clear()
+    return made
+
+
+def noted(function: int, *sizes_to_stream: int) -> None:
+    """Note the parameters of a launch: a map, a pointer and a number."""
+    *_, parameters, _ = sizes_to_stream
+    at_map, at_pointer, at_number = struct.unpack("3Q", ctypes.string_at(parameters, 24))
+    words = struct.unpack("16Q", ctypes.string_at(at_map, MAP_BYTES))
+    (pointer,) = struct.unpack("Q", ctypes.string_at(at_pointer, 8))
+    (number,) = struct.unpack("i", ctypes.string_at(at_number, 4))
+    noted.launched.append((words[0], words[1:14], pointer, number))
+
+
+noted.launched = []
+
+
+@pytest.mark.parametrize("devices", [0], indirect=True)
+def test_the_driver_gets_the_layout_in_its_types(devices: list[int]) -> None:
+    words = struct.unpack("16Q", LAYOUT.encoded(4096))
+    assert (words[0], words[1:14]) == (4096, GIVEN)
+    assert devices == [1]  # this thread's device, once
+
+
+@pytest.mark.parametrize("devices", [0], indirect=True)
+def test_a_measured_launch_has_its_parameters_in_memory(devices: list[int]) -> None:
+    buffer = SimpleNamespace(inner=SimpleNamespace(data=SimpleNamespace(ptr=8192)))
+    parameters = PackedParameters((ViewedBuffer(LAYOUT, buffer), buffer, np.int32(-7)))
+    noted(1, parameters.address, 0)
+    parameters = PackedParameters((ViewedBuffer(LAYOUT, buffer), None, np.float32(1)))
+    noted(1, parameters.address, 0)
+    assert noted.launched == [(8192, GIVEN, 8192, -7), (8192, GIVEN, 0, 0x3F800000)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "is_moved"), [(0, True), (1 << 20, False)], indirect=["devices"]
+)
+def test_a_call_has_maps_of_its_own_arrays(devices: list[int], is_moved: bool) -> None:
+    """A map of another form than expected is encoded again."""
+    launch = Launch((4, 1, 1), (64, 1, 1))
+    given = [Parameter(index=1, layout=LAYOUT), Parameter(index=0), Parameter(np.int32(7))]
+    step = launch_step(0, launch, given)
+    assert LAYOUT.has_address_first == is_moved
+    for address in (4096, 1 << 44):
+        step([256, address], 0, (1,))
+    flipped = 0 if is_moved else 1 << 20
+    assert noted.launched == [(at ^ flipped, GIVEN, 256, 7) for at in (4096, 1 << 44)]
+
+
+# ---------------------------------------------------------------------- exported
 
 
 PROGRAM = """

@@ -1,9 +1,13 @@
 """Textures: their checks, their place among the arguments of a launch, and what the driver gets."""
 
+import struct
 import subprocess
+import sys
 from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
@@ -12,6 +16,7 @@ from sample_textures import write_filtered
 
 from autotune import Texture
 from autotune.cli import run
+from autotune.devices import texture
 from autotune.devices.base import Binary, CompiledFunction
 from autotune.devices.device import for_arch
 from autotune.devices.texture import ResourceDescription, TextureDescription, TextureLayout
@@ -127,6 +132,36 @@ def test_the_driver_gets_its_own_structures(tmp_path: Path) -> None:
         *(0x01, 0x0A, 0x10, 0x20),
     ]
     assert list(map(int, said.split())) == numbers
+
+
+class OtherThread:
+    """The driver in a thread that has no context until the runtime sets its device."""
+
+    context = 0
+
+    def cuCtxGetCurrent(self, found: Any) -> int:  # noqa: N802 - the driver's name
+        found._obj.value = self.context
+        return 0
+
+    def cuTexObjectCreate(self, made: Any, *_: Any) -> int:  # noqa: N802
+        made._obj.value = 70 + self.context
+        return 0 if self.context else 201
+
+    def getDevice(self) -> int:  # noqa: N802
+        return 2
+
+    def setDevice(self, index: int) -> None:  # noqa: N802
+        self.context = index
+
+
+def test_a_thread_without_a_context_makes_textures_in_that_of_its_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = OtherThread()
+    monkeypatch.setattr(texture, "_driver", lambda: driver)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupy.cuda", SimpleNamespace(runtime=driver))
+    assert layout_of(Texture("a"), Array()).encoded(4096) == struct.pack("Q", 72)
 
 
 def test_the_driver_gets_the_memory_of_a_call() -> None:

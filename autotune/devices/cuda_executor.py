@@ -266,7 +266,7 @@ class CudaExecutor(CudaStream):
                     function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
                 )
             )
-        parameters = _Parameters(step.args)
+        parameters = PackedParameters(step.args)
         if step.attributes != PLAIN:
             return self._call_with_attributes(function, step, parameters)
         launch, stream = self.cupy.cuda.driver.launchKernel, self.stream.ptr
@@ -278,7 +278,7 @@ class CudaExecutor(CudaStream):
         return call
 
     def _call_with_attributes(
-        self, function: Any, step: BoundLaunch, parameters: _Parameters
+        self, function: Any, step: BoundLaunch, parameters: PackedParameters
     ) -> Callable[[], None]:
         launch = DriverLaunch(step.grid, step.block, step.shared_bytes, step.attributes)
         stream = self.stream.ptr
@@ -298,7 +298,7 @@ class CudaExecutor(CudaStream):
         return partial(kernel, self.grid(count), (256,), args, stream=self.stream)
 
 
-class _Parameters:
+class PackedParameters:
     """The parameters of a launch in memory: ``address`` is that of an array of pointers to them."""
 
     def __init__(self, args: Sequence[Any]) -> None:

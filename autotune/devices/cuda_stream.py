@@ -121,6 +121,13 @@ def is_out_of_memory(error: Exception) -> bool:
     return any(name in str(error) for name in _NO_MEMORY)
 
 
+def make_context_current() -> None:
+    """Make the context of this thread's device current; a thread has none before its first call of CUDA's runtime."""
+    from cupy.cuda import runtime
+
+    runtime.setDevice(runtime.getDevice())
+
+
 def run_all(calls: Sequence[Callable[[], object]]) -> None:
     """Make each call in turn."""
     for call in calls:

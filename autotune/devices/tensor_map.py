@@ -9,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+from autotune.devices.cuda_stream import make_context_current
 from autotune.errors import DeviceError
 
 #: Size and alignment of a tensor map.
@@ -20,6 +21,8 @@ MAP_BYTES, _ALIGNMENT = 128, 64
 FLOATS = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 _CODES = {**FLOATS, "int32": 3, "int64": 5}
 _CODES_BY_BYTES = {1: 0, 2: 1, 4: 2, 8: 4}
+#: CUresult: this thread has no context yet.
+_NO_CONTEXT = 201
 #: An aligned address, for maps that will be moved.
 ANY_ADDRESS = 1 << 40
 
@@ -69,7 +72,8 @@ class TensorLayout:
         strides = (ctypes.c_uint64 * max(1, axes - 1))(*(s * self.itemsize for s in self.strides))
         box, steps = ((ctypes.c_uint32 * axes)(*values) for values in (self.box, self.steps))
         code, *options = self.driver_numbers
-        status = _driver().cuTensorMapEncodeTiled(
+        encode = partial(
+            _driver().cuTensorMapEncodeTiled,
             ctypes.c_void_p(ctypes.addressof(memory) + begin),
             code,
             ctypes.c_uint32(axes),
@@ -77,6 +81,10 @@ class TensorLayout:
             *(sizes, strides, box, steps),
             *options,
         )
+        status = encode()
+        if status == _NO_CONTEXT:
+            make_context_current()
+            status = encode()
         if status:
             raise DeviceError(
                 f"the driver refuses a tensor map (CUresult {status}) of {self} at address {address:#x}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from autotune.devices.cuda_stream import make_context_current
 from autotune.errors import DeviceError
 
 #: CUarray_format by type of the elements.
@@ -137,6 +138,9 @@ _making = threading.Lock()
 def _object_at(layout: TextureLayout, address: int) -> int:
     context, driver = ctypes.c_void_p(), _driver()
     driver.cuCtxGetCurrent(ctypes.byref(context))
+    if not context:
+        make_context_current()
+        driver.cuCtxGetCurrent(ctypes.byref(context))
     key = context.value, layout, address
     found = _objects.get(key)
     if found is None:

@@ -1,5 +1,6 @@
 """Textures on a GPU: the driver makes them, configurations are verified, and calls move them."""
 
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,18 @@ def test_a_call_has_textures_of_its_arrays(cupy: Any, tmp_path: Path) -> None:
         wanted = kernel.hook("reference")(image, weights, 37, 72)["out"]
         assert np.allclose(found.get(), wanted, atol=1e-4)
         del kept
+
+
+def test_a_thread_may_begin_with_a_call(cupy: Any, tmp_path: Path) -> None:
+    """The driver makes no texture in a thread without a context."""
+    filtered = load("filtered", spaces=write_filtered(tmp_path))
+    images = [cupy.ones((37, 72), np.float32) for _ in range(2)]
+    weights, out = cupy.full(9, 1 / 9, np.float32), []
+    filtered(images[0], weights)
+    thread = threading.Thread(target=lambda: out.append(filtered(images[1], weights)))
+    thread.start()
+    thread.join()
+    assert np.allclose(out[0].get()[1:-1, 1:-1], 1, atol=1e-4)
 
 
 def test_an_address_that_the_driver_refuses_is_named(cupy: Any) -> None:
