@@ -18,7 +18,6 @@ from autotune.data.dataset import EXACT, RANDOM
 from autotune.data.draw import DeclaredShapes, Draw
 from autotune.data.prepare import prepare_dataset
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.cuda_checks import checks_code
 from autotune.devices.device import for_arch
 from autotune.element_types import ELEMENT_TYPES, ENCODED_TYPES
 from autotune.encoding import (
@@ -153,19 +152,6 @@ def test_bfloat16_takes_bits_and_broadcast_numbers():
 
 
 # ---------------------------------------------------------------- verification
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        *(("bool", "unsigned char"), ("float16", "float"), ("bfloat16", "float")),
-        *(("float8_e4m3fn", "double"), ("float4_e2m1fn", "float"), ("int4", "signed char")),
-    ],
-)
-def test_comparisons_on_a_gpu_compile(name: str, expected: str):
-    pytest.importorskip("cuda.bindings.nvrtc")
-    assert checks_code("sm_90", name, expected)
 
 
 @pytest.fixture(scope="module")
