@@ -62,6 +62,22 @@ def test_a_thread_may_begin_with_a_call(cupy: Any, tmp_path: Path) -> None:
     assert np.allclose(out[0].get()[1:-1, 1:-1], 1, atol=1e-4)
 
 
+def test_a_captured_call_has_textures_of_its_arrays(cupy: Any, tmp_path: Path) -> None:
+    """Their first call is captured, in the mode in which torch captures."""
+    filtered = load("filtered", spaces=write_filtered(tmp_path))
+    weights, stream = cupy.full(9, 1 / 9, np.float32), cupy.cuda.Stream(non_blocking=True)
+    filtered(cupy.zeros((37, 72), np.float32), weights)
+    image, out = cupy.ones((37, 72), np.float32), cupy.empty((37, 72), np.float32)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        stream.begin_capture(cupy.cuda.runtime.streamCaptureModeGlobal)
+        filtered(image, weights, out)
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    assert np.allclose(out.get(), 1, atol=1e-4)
+
+
 def test_an_address_that_the_driver_refuses_is_named(cupy: Any) -> None:
     layout = TextureLayout("float32", 1, 64, 300, 256)
     memory = cupy.empty(300 * 64 + 4, np.float32)
