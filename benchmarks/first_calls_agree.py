@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from any_size_first_call import shapes
-from harness import finish
+from harness import command_line, finish, provenance, write
 
 from autotune import load
 from autotune.calling.loaded import LoadedPlan
@@ -177,12 +177,16 @@ def prepared(options: argparse.Namespace, base: Path) -> None:
         )
 
 
+def told(part: str, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Print the result of a part; return it with its name."""
+    row = {"part": part, **found}
+    print(json.dumps(row), flush=True)
+    return row
+
+
 def main() -> int:
     """Print a line of JSON for each part; return 1 if an answer differs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", default="opencl:cpu", help="cuda:0, opencl:cpu …")
+    parser = command_line(__doc__, "first_calls_agree-DEVICE.json", "opencl:cpu")
     parser.add_argument("--kernel", default="transpose", help="a bundled kernel")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--sizes", type=int, default=200)
@@ -214,18 +218,18 @@ def main() -> int:
             ]
 
         found = called(options, environs("together"), sizes, options.seed)
-        print(json.dumps({"part": "together", **found}), flush=True)
-        results = [found]
+        results = [told("together", found)]
         share = max(1, options.sizes // max(1, options.kills))
         for kill in range(options.kills):
             some = sizes[kill * share :][:share] or sizes[:share]
             moment_s = rng.uniform(0, 0.7 * found["seconds"] * share / options.sizes)
             killed = called(options, environs(f"kill{kill}"), some, kill, moment_s)
-            print(json.dumps({"part": f"kill after {moment_s:.2f} s", **killed}), flush=True)
-            results.append(killed)
+            results.append(told(f"kill after {moment_s:.2f} s", killed))
         homes = called(options, environs("homes", homes=2), sizes, options.seed + 1)
-        print(json.dumps({"part": "two homes", **homes}), flush=True)
-        results.append(homes)
+        results.append(told("two homes", homes))
+    device = choose_device(options.device)
+    result = {**provenance(device), "kernel": options.kernel, "rows": results}
+    write(options.out / f"first_calls_agree-{device.folder}.json", result)
     return int(any(each["identical"] < each["sizes"] for each in results))
 
 

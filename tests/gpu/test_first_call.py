@@ -213,10 +213,11 @@ def test_torch_captures_and_compiles_what_a_warm_up_tuned(cupy: Any, gemm: Tuned
 
 
 @pytest.mark.usefixtures("gemm")
-def test_processes_agree_although_one_is_killed() -> None:
+def test_processes_agree_although_one_is_killed(tmp_path: Path) -> None:
     """The whole measurement is ``benchmarks/first_calls_agree.py --device cuda:0 --kernel sgemm``."""
     script = Path(__file__).parents[2] / "benchmarks/first_calls_agree.py"
     options = {"device": "cuda:0", "kernel": "sgemm", "processes": 3, "sizes": 8, "kills": 2}
+    options["out"] = str(tmp_path)
     given = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     done = subprocess.run([sys.executable, script, *given], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
