@@ -16,6 +16,7 @@
 `gpu_lock`         keeps them out of the times that another process measures
 `cuda_checks`      the kernels that compare outputs on the device
 `opencl`           launches and compiles with OpenCL, on `opencl_devices`
+`opencl_timer`     times its launches, and baselines in the host's memory
 `cubin`            parameters and constants of a cubin
 `sass`             the instructions of a cubin, and `occupancy` of a block
 `host`             compares outputs in the host's memory

@@ -353,10 +353,10 @@ class Executor(Protocol):
         """Return the timer of a sequence that has already run once."""
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
-        """Return the timer of a call that enqueues on this executor's stream, and has already run once."""
+        """Return the timer of a call that `time_calls` returned, and that has already run once."""
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
-        """Bind a vendor call to device arrays; see `Baseline`."""
+        """Bind a baseline's call to buffers, which are given with type and shape; see `Baseline`."""
 
     def clocks(self) -> Clocks:
         """Read the clocks of the device."""

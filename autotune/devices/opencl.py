@@ -10,8 +10,8 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from functools import cached_property, partial
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from operator import mul
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from autotune.devices.base import (
     LaunchError,
     Poison,
     Side,
-    batch_size,
     with_defines,
 )
 from autotune.devices.compiler_options import foreign_option, opencl_options
@@ -51,6 +50,7 @@ from autotune.devices.opencl_devices import (
     live_devices,
     pyopencl_module,
 )
+from autotune.devices.opencl_timer import MappedCall, OpenclTimer
 from autotune.errors import DeviceError, MissingDependencyError, install
 
 #: Prefix of the option for the version of OpenCL C.
@@ -350,13 +350,44 @@ class OpenclExecutor:
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
     ) -> OpenclTimer:
-        return OpenclTimer(self, [self._call(module, step) for step in steps], cold)
+        sequence = [self._call(module, step) for step in steps]
+        return OpenclTimer(partial(self._profiled_ms, sequence), self._flush_cache, cold)
+
+    def _profiled_ms(self, sequence: Sequence[Callable[[], Any]], calls: int) -> float:
+        """Enqueue a sequence back to back; return the milliseconds of a call by the queue's profile."""
+        events = [self._guarded(enqueue) for _ in range(calls) for enqueue in sequence]
+        self._guarded(self.queue.finish)
+        # At least the clock's unit, so that no call takes 0 ms.
+        taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
+        return float(taken_ns) / 1e6 / calls
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> OpenclTimer:
-        raise LaunchError("vendor baselines are not supported on OpenCL")
+        assert isinstance(call, MappedCall)
+        return OpenclTimer(call.timed_ms, self._flush_cache, cold)
 
-    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
-        raise LaunchError("vendor baselines are not supported on OpenCL")
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> MappedCall | None:
+        if not self.live.type & self.cl.device_type.CPU:
+            raise LaunchError(
+                f"baselines run on OpenCL devices that share the host's memory; {self.device.name} does not"
+            )
+        buffers = {name: value for name, value in arrays.items() if isinstance(value, tuple)}
+        scalars = {name: value for name, value in arrays.items() if name not in buffers}
+        return MappedCall.of(prepare, partial(self._all_mapped, buffers), scalars)
+
+    @contextmanager
+    def _all_mapped(
+        self, buffers: Mapping[str, tuple[OpenclBuffer, np.dtype[Any], tuple[int, ...]]]
+    ) -> Iterator[dict[str, NDArray[Any]]]:
+        """Map whole buffers into the host's memory, as arrays of a type and shape."""
+        with ExitStack() as stack:
+            yield {
+                name: stack.enter_context(
+                    self._mapped(buffer.inner, np.uint8, buffer.nbytes, write=True)
+                )
+                .view(dtype)
+                .reshape(shape)
+                for name, (buffer, dtype, shape) in buffers.items()
+            }
 
     def clocks(self) -> Clocks:
         return Clocks()
@@ -406,62 +437,6 @@ class OpenclExecutor:
         if clean:
             with self._mapped(self._flush, np.uint64, self._flush.size // 16) as words:
                 words.max()
-
-
-class OpenclTimer:
-    """See `autotune.devices.base.Timer`. Times come from the queue's profile, without launch gaps.
-
-    Before each cold call, a flush writes `_FLUSH_FACTOR` times the device's cache. A hot sample is the time
-    from the start of the first call to the end of the last call, divided by their number.
-    """
-
-    launched_by = "stream"
-    overhead_ms = 0.0
-
-    def __init__(
-        self, executor: OpenclExecutor, sequence: Sequence[Callable[[], Any]], cold: bool
-    ) -> None:
-        self._executor, self._sequence, self._cold = executor, sequence, cold
-
-    def __call__(self, count: int) -> list[float]:
-        return self.singly(count) if self._cold else self.hot(count)
-
-    def singly(self, count: int) -> list[float]:
-        return [self._flushed_ms() if self._cold else self._batch_ms(1) for _ in range(count)]
-
-    def clean(self, count: int) -> list[float]:
-        return [self._flushed_ms(clean=True) for _ in range(count)]
-
-    def hot(self, count: int) -> list[float]:
-        if not count:
-            return []
-        return [self._batch_ms(self._calls) for _ in range(count)]
-
-    @cached_property
-    def _calls(self) -> int:
-        """Calls of a hot sample."""
-        return batch_size(self._batch_ms(1))
-
-    def sustained(self, is_enough: Callable[[int], bool]) -> None:
-        done = 0
-        while not is_enough(done):
-            self._batch_ms(self._calls)
-            done += self._calls
-
-    def by_stream(self) -> None:
-        pass  # OpenCL has no graphs
-
-    def _flushed_ms(self, clean: bool = False) -> float:
-        self._executor._flush_cache(clean)
-        return self._batch_ms(1)
-
-    def _batch_ms(self, calls: int) -> float:
-        guarded = self._executor._guarded
-        events = [guarded(enqueue) for _ in range(calls) for enqueue in self._sequence]
-        guarded(self._executor.queue.finish)
-        # At least the clock's unit, so that no call takes 0 ms.
-        taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
-        return float(taken_ns) / 1e6 / calls
 
 
 def _kernel_argument(argument: Any) -> Any:

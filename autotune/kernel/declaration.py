@@ -36,18 +36,30 @@ from autotune.values import SOURCE, Configuration, Problem, Value
 QUANTITIES = ("time_ms", "energy_mj", "power_w", "registers", "spill_bytes", "shared_bytes")
 #: Names of objectives, which no metric may have.
 OBJECTIVES = ("time", "energy", "edp")
+#: Maximum number of characters of a call's ``pins`` in a record.
+_MAX_PINS = 200
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A call of a vendor library to compare with."""
+    """A call of another library to compare with; a rival, if it may also answer calls."""
 
     #: Name of the library or its routine in reports.
     name: str
-    #: Takes the device arrays and scalars by argument name. Returns a function that does one call on the
-    #: current stream, or None if the library does not support the problem.
-    prepare: Callable[..., Callable[[], None] | None]
+    #: Takes the arrays and scalars by argument name: arrays of CuPy, or of NumPy on a CPU. Returns a function
+    #: that does one call on the current stream, or None if the library does not support the problem. The
+    #: function may have an attribute ``pins``: a text of what decides its results, as the library's version.
+    prepare: Callable[..., Callable[[], object] | None]
     backend: str = "cuda"
+    #: Whether it is verified like a configuration, and answers calls where it is faster.
+    answers: bool = False
+    #: Whether it gives the same bits in every run.
+    deterministic: bool = False
+
+
+def pins_of(call: object) -> str:
+    """Return what decides the results of a prepared call of a `Baseline`; empty if unknown."""
+    return str(getattr(call, "pins", ""))[:_MAX_PINS]
 
 
 class Declaration(Functions):
@@ -269,15 +281,28 @@ class Declaration(Functions):
         self.hooks["call"] = function
         return function
 
-    def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
-        """Attach a call of a vendor library; see `Baseline`."""
+    def baseline(
+        self,
+        name: str,
+        backend: str = "cuda",
+        *,
+        answers: bool = False,
+        deterministic: bool = False,
+    ) -> Callable[[Function], Function]:
+        """Attach a call of another library; see `Baseline`."""
+        check_known("baseline", "backend", (backend,), BACKENDS)
 
         def attach(function: Function) -> Function:
             others = [b for b in self.baselines if (b.name, b.backend) != (name, backend)]
-            self.baselines = [*others, Baseline(name, function, backend)]
+            self.baselines = [*others, Baseline(name, function, backend, answers, deterministic)]
             return function
 
         return attach
+
+    def rival(self, name: str, backend: str) -> Baseline | None:
+        """Return the baseline of a name that may answer calls; None without one."""
+        rivals = (b for b in self.baselines if b.answers and (b.name, b.backend) == (name, backend))
+        return next(rivals, None)
 
     def metric(self, function: Function) -> Function:
         """Attach a function that computes a number from a measurement."""
