@@ -21,8 +21,9 @@ from autotune.devices.base import Binary, ContextLostError, Executor, LaunchErro
 from autotune.kernel.snapshot import load_kernel
 from autotune.measure import verify, worker_state
 from autotune.measure.launchable import Launchable
-from autotune.measure.race import Contender, interleaved, launch_alike, take, vendor_arguments
+from autotune.measure.race import Contender, interleaved, launch_alike, take
 from autotune.measure.timing import Take
+from autotune.measure.vendor_call import vendor_arguments
 from autotune.measure.worker_state import Job
 from autotune.values import Configuration
 

@@ -19,6 +19,7 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import load_file
 from autotune.measure import race as racing
+from autotune.measure import verify
 from autotune.measure.device_worker import DeviceWorker, device_actor
 from autotune.measure.measurement import Status
 from autotune.measure.race import Contender, RaceRules, race
@@ -273,10 +274,10 @@ def test_a_vendor_call_that_computes_something_else_is_not_timed(monkeypatch, is
     monkeypatch.setattr(racing.worker_state, "prepare_job", lambda _: None)
     monkeypatch.setattr(racing.worker_state, "current", lambda: current)
     result = SimpleNamespace(is_correct=is_correct)
-    monkeypatch.setattr(racing.verify, "outputs", lambda *_: [result])
+    monkeypatch.setattr(verify, "outputs", lambda *_: [result])
     if is_correct:
         entrant = racing.take(job, Contender(vendor="blas"))
-        assert (entrant.timer, entrant.ready, calls) == ("timer", None, [1])
+        assert (entrant.timer, entrant.run, calls) == ("timer", None, [1])
     else:
         with pytest.raises(WrongResult, match="the baseline blas computes something else"):
             racing.take(job, Contender(vendor="blas"))

@@ -104,6 +104,7 @@ def lookup(
         "config": dict(found),
         **{name: getattr(found, name) for name in _ANSWER},
         "launches": [asdict(launch) for launch in found.launches],
+        "rival": asdict(found.rival) if found.rival else None,
         "stale_reasons": [*dict.fromkeys((*found.stale_reasons, *changes))],
     }
     if as_json:
@@ -115,6 +116,7 @@ def lookup(
         click.echo(shown(launch_text(launch)))
     click.echo(shown(f"  source: {found.source}"))
     notes = {
+        f"rival: {found.rival}": found.rival is not None,
         found.other_device: found.other_device,
         found.expected: found.expected,
         f"objective: {found.objective}": found.objective != "time",

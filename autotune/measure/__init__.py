@@ -15,6 +15,7 @@
 `timing`        samples, the rule that ends sampling, and the energy of a call
 `roofline`      the least possible time of a kernel
 `evaluator`     measures configurations of one problem on one or more devices
+`vendor_call`   a baseline's call on a job's buffers, and its verification
 `race`          contenders timed in interleaved rounds
 `rotation`      configurations timed on many sizes, without verification
 `sanitize`      compute-sanitizer, and the code that runs under it

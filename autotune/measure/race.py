@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 from typing import Any, TypeVar
-
-import numpy as np
 
 from autotune.compiling.binaries import code_hash
 from autotune.data.dataset import RANDOM
@@ -29,9 +27,8 @@ from autotune.devices.base import (
 )
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
-from autotune.measure import tasks, verify, worker_state
+from autotune.measure import tasks, vendor_call, verify, worker_state
 from autotune.measure.device_worker import DeviceWorker
-from autotune.measure.launchable import Launchable
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.process import PREPARE_TIMEOUT_S, ActorDied, ActorFailed, Turns, retire
 from autotune.measure.timing import FINALS_S, Caches, Take, Timing, measure_energy, taking_of
@@ -81,9 +78,11 @@ class Contender:
     binary: Binary | None = None
     #: Name of the vendor's call; empty for a configuration.
     vendor: str = ""
+    #: True for a vendor's call that may answer calls, so that it is verified like a configuration.
+    answers: bool = False
     #: Measurement of the configuration by its search.
     row: Measurement | None = None
-    #: True if the kernel declares that every run of this problem gives the same bits.
+    #: True if the kernel declares that every run of it gives the same bits.
     deterministic: bool = False
     #: Sizes at which the finals found the configuration correct.
     verified: tuple[Problem, ...] = ()
@@ -118,6 +117,8 @@ class ContenderSamples:
     energy: tuple[Energy, ...] = ()
     #: Number of runs on the same data that gave the same bits; 0 if bits were not compared.
     identical_runs: int = 0
+    #: What decides the results of a vendor's call; see `autotune.kernel.declaration.Baseline`.
+    pins: str = ""
     #: Why there are no samples; None if the contender did not fail.
     failure: Failure | None = None
 
@@ -270,8 +271,12 @@ class Entrant:
 
     timer: Timer
     caches: Caches
-    #: None for a vendor's call.
-    ready: Launchable | None = None
+    #: Runs once on the working buffers, with a data set's scalars; None for a vendor's call that does not answer.
+    run: Callable[[str], object] | None = None
+    scratch: verify.Scratch = field(default_factory=dict)
+    deterministic: bool = False
+    #: See `ContenderSamples`.
+    pins: str = ""
 
     def samples_ms(self, count: int) -> list[float]:
         """Take samples with the contents of the caches that the job requests."""
@@ -280,18 +285,17 @@ class Entrant:
     def verify(self, launches: int, compare_runs: bool) -> int:
         """Check further launches after the race; return how many runs on the same data gave the same bits.
 
-        The first launch runs as it was timed. Then a configuration is launched on every data set in turn,
+        The first launch runs as it was timed. Then each contender that may answer calls runs on every data set,
         at most `_MAX_CHECKED_LAUNCHES` times and until `CHECKED_LAUNCHES_S`, but at least once on each. Each
         launch finds the outputs and workspaces of the launch before, from other data. A configuration that
         reuses an old result is then wrong, and each launch is a chance for a rare fault to show.
 
-        If the configuration is declared deterministic, the bits of at most `_MAX_RUNS` runs are compared,
+        If the contender is declared deterministic, the bits of at most `_MAX_RUNS` runs are compared,
         until `_RUNS_S` (`_RUNS_ON_CPU_S`) but at least `_MIN_RUNS`.
         """
         executor, data, _ = worker_state.current()
-        ready = self.ready
-        tasks.verify_timed(self.timer, launches, ready.scratch if ready else {}, afresh=True)
-        if ready is None:
+        tasks.verify_timed(self.timer, launches, self.scratch, afresh=True)
+        if self.run is None:
             return 0
         end = time.monotonic() + CHECKED_LAUNCHES_S
         names = list(data.datasets)
@@ -300,17 +304,17 @@ class Entrant:
                 break
             name = names[further % len(names)]
             data.restore(name)
-            executor.run(*ready.bind(name))
+            self.run(name)
             launches += 1
             verify.verify_last(data, name, launches, with_harm=False)
         verify.verify_last(data, name, launches)
-        if not (compare_runs and ready.deterministic):
+        if not (compare_runs and self.deterministic):
             return 0
         end = time.monotonic() + (_RUNS_S if executor.device.is_cuda else _RUNS_ON_CPU_S)
         return verify.identical_runs(
             data,
             RANDOM,
-            partial(executor.run, *ready.bind(RANDOM)),
+            partial(self.run, RANDOM),
             lambda done: done < _MAX_RUNS and (done < _MIN_RUNS or time.monotonic() < end),
         )
 
@@ -321,51 +325,34 @@ def take(job: Job, contender: Contender) -> Entrant | None:
     Workspaces get another poison than in `verify`: a configuration that relies on a poison is then wrong.
     """
     if contender.vendor:
-        try:
-            return _take_vendor(job, contender.vendor)
-        except (ContextLostError, LaunchError, MemoryError, WrongResult):
-            raise
-        except Exception as error:  # vendors' libraries raise errors of their own types
-            raise LaunchError(f"{type(error).__name__}: {error}") from error
+        return _take_vendor(job, contender)
     assert contender.binary is not None
     ready = worker_state.launchable(job, contender.configuration, contender.binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     ready.executor.run(module, steps)  # the first launch pays for loading
-    return Entrant(ready.executor.timer(module, steps, job.is_flushed), job.caches, ready)
+    return Entrant(
+        ready.executor.timer(module, steps, job.is_flushed),
+        job.caches,
+        lambda name: ready.executor.run(*ready.bind(name)),
+        ready.scratch,
+        ready.deterministic,
+    )
 
 
-def _take_vendor(job: Job, name: str) -> Entrant | None:
-    worker_state.prepare_job(job)
-    executor, data, kernel = worker_state.current()
-    baselines = {(known.name, known.backend): known for known in kernel.baselines}
-    baseline = baselines.get((name, job.device.backend))
-    if baseline is None:  # OpenCL has no vendor library to call
+def _take_vendor(job: Job, contender: Contender) -> Entrant | None:
+    found = vendor_call.prepared(job, contender.vendor, contender.answers)
+    if found is None:
         return None
-    data.refresh(RANDOM, wholly=True)
-    call = executor.time_calls(baseline.prepare, vendor_arguments(data))
-    if call is None:  # the library does not support this problem
-        return None
-    call()
-    wrong = [result for result in verify.outputs(data, RANDOM) if not result.is_correct]
-    if wrong:
-        raise WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
-    return Entrant(executor.timer_of(call, job.is_flushed), job.caches)
-
-
-def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
-    """Return the arguments of a vendor call: buffers with type and shape, and scalars."""
-    arrays = {
-        argument.name: (
-            data.buffers[argument.name],
-            np.dtype(argument.dtype),
-            argument.stored_shape,
-        )
-        for argument in data.arguments
-        if argument.name in data.buffers
-    }
-    return {**arrays, **data.scalars(RANDOM)}
+    executor, *_ = worker_state.current()
+    return Entrant(
+        executor.timer_of(found.calls[RANDOM], job.is_flushed),
+        job.caches,
+        found.run if contender.answers else None,
+        deterministic=contender.deterministic,
+        pins=found.pins,
+    )
 
 
 def launch_alike(timers: Sequence[Timer], by_stream: bool = False) -> None:
@@ -472,7 +459,12 @@ def _heat(job: Job, contenders: Sequence[Contender], rules: RaceRules, attempts:
     }
     samples = {
         place: ContenderSamples(
-            tuple(times[place]), clean[place], hot[place], tuple(windows[place]), runs[place] or 0
+            tuple(times[place]),
+            clean[place],
+            hot[place],
+            tuple(windows[place]),
+            runs[place] or 0,
+            entrants[place].pins,
         )
         for place in entrants
     }

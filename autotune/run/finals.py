@@ -35,9 +35,10 @@ _UNSTEADY_SHARE = 1 / 20
 #: Number of finalists that are verified even if no time is left.
 _MIN_FINALISTS = 3
 
-#: The key of a check: data sets of one problem, a configuration, and whether two launches run at once.
-#: Finals of several problems share the checks on odd sizes.
-_CheckKey: TypeAlias = tuple[tuple[Path, ...], Configuration, bool]
+#: Folders of the data sets of one problem. Finals of several problems share the checks on odd sizes.
+_Data: TypeAlias = tuple[Path, ...]
+#: The key of a check: the data, a configuration, and whether two launches run at once.
+_CheckKey: TypeAlias = tuple[_Data, Configuration, bool]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Finals:
     sanitizer: str = ""
     #: Results of verification so far.
     _known: dict[_CheckKey, Measurement] = field(default_factory=dict)
+    #: Failures of rivals by data and name; see `autotune.kernel.declaration.Baseline`.
+    _failed_rivals: dict[tuple[_Data, str], str] = field(default_factory=dict)
     #: Kernels for which the run has warned of refused sizes; see `autotune.run.other_sizes`.
     _warned: set[str] = field(default_factory=set)
     #: Findings of compute-sanitizer by configuration and static fields; None if it found no fault.
@@ -128,7 +131,8 @@ class Finals:
                 meanwhile()
                 left_s = begun_s + seconds - self.bench.clock_s()
                 race_s = min(most_race_s, max(_MIN_RACE_SECONDS, left_s))
-                result, failed = self._raced(job, finalists, race_s)
+                vendors = self._vendors(others)
+                result, failed = self._raced(job, [*finalists, *vendors], race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(problem), wrong)
             out += wrong
@@ -286,13 +290,43 @@ class Finals:
             warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
         return faults
 
+    # ------------------------------------------------------------------ the vendors' calls
+
+    def _vendors(self, others: Sequence[Job]) -> list[Contender]:
+        """Return the vendor's calls for this backend, without rivals that are wrong on one of the jobs."""
+        kernel, vendors = self.bench.kernel, []
+        for call in kernel.baselines:
+            vendor = Contender(
+                vendor=call.name, answers=call.answers, deterministic=call.deterministic
+            )
+            if call.backend == self.bench.device.backend and all(
+                self._is_correct(job, vendor) for job in others if call.answers
+            ):
+                vendors.append(vendor)
+        return vendors
+
+    def _is_correct(self, job: Job, rival: Contender) -> bool:
+        """Return whether a rival is correct on a job, or does not support its problem; warn if it is wrong."""
+        key = _data_of(job), rival.vendor
+        if key not in self._failed_rivals:
+            # A race without rounds verifies its contenders.
+            rules = RaceRules(0, self.bench.request.seed, _MIN_RACE_SECONDS)
+            failures = race(self.bench.worker, job, [rival], rules).failures
+            self._failed_rivals[key] = failures[0].message if failures else ""
+        if message := self._failed_rivals[key]:
+            warnings.warn(
+                f"{self.bench.kernel.name}: {rival.vendor} is left out: on {job.problem} with other inputs: "
+                f"{message}",
+                stacklevel=2,
+            )
+        return not message
+
     # ------------------------------------------------------------------ the race
 
     def _raced(
-        self, job: Job, finalists: Sequence[Contender], seconds: float
+        self, job: Job, contenders: Sequence[Contender], seconds: float
     ) -> tuple[Race | None, list[Measurement]]:
         request, kernel, problem = self.bench.request, self.bench.kernel, job.problem
-        vendors = [call.name for call in kernel.baselines if call.backend == request.device.backend]
         rules = RaceRules(
             request.effort.rounds,
             request.seed,
@@ -300,7 +334,6 @@ class Finals:
             windows=request.effort.windows if request.objective.needs_energy else 0,
             finals=True,
         )
-        contenders = [*finalists, *(Contender(vendor=name) for name in vendors)]
         done = race(self.bench.worker, job, contenders, rules)
         failed = []
         for place, failure in done.failures.items():
@@ -314,10 +347,16 @@ class Finals:
                     f"{failure.message}",
                     stacklevel=2,
                 )
-        is_timed = any(samples.times_ms for samples in done.samples[: len(finalists)])
+        is_timed = any(
+            samples.times_ms and contender.row
+            for contender, samples in zip(contenders, done.samples, strict=True)
+        )
         return done if is_timed else None, failed
 
 
 def _key(job: Job, finalist: Contender, at_once: bool) -> _CheckKey:
-    folders = tuple(dataset.folder for dataset in job.datasets)
-    return folders, finalist.configuration, at_once
+    return _data_of(job), finalist.configuration, at_once
+
+
+def _data_of(job: Job) -> _Data:
+    return tuple(dataset.folder for dataset in job.datasets)

@@ -256,6 +256,8 @@ def _summary(
         energy=_energy(samples.energy),
         deterministic=contender.deterministic,
         identical_runs=samples.identical_runs,
+        answers=contender.answers,
+        pins=samples.pins,
         registers=function.registers,
         spill_bytes=function.spill_bytes,
         static_shared_bytes=function.shared_bytes,

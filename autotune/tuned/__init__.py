@@ -11,6 +11,7 @@
 `lookup`          finds the tuned configuration for a problem; finds this machine's GPU
 `merged`          merges the records of a kernel into a table; picks the plan for a problem
 `answer`          the mapping that lookup returns
+`rival`           whether a call of another library answers in place of the winner
 `first_calls`     the store of first calls, by which processes agree
 `counted`         counters of Nsight Compute, in files next to records
 `comparison`      compares two records, and two entries of a problem

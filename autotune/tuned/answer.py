@@ -26,6 +26,7 @@ from autotune.tuned.merged import (
     pick,
 )
 from autotune.tuned.record import TunedProblem, TuningOrigin
+from autotune.tuned.rival import TunedCall
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ class TunedConfig(Mapping[str, Any]):
     other_device : str
         One line: why no record of the asked device or architecture answers, where the answer was measured, and
         the command that tunes the kernel; empty if such a record answers.
+    rival : TunedCall or None
+        A call of another library that was faster than this configuration in the race of this problem, by more
+        than the uncertainty, and that the kernel lets answer (``baseline(..., answers=True)``).
     """
 
     _values: Mapping[str, Value]
@@ -120,6 +124,7 @@ class TunedConfig(Mapping[str, Any]):
     origin: TuningOrigin | None
     verified: bool
     other_device: str = ""
+    rival: TunedCall | None = None
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -372,6 +377,7 @@ def tuned_config(
         deterministic=plan.deterministic,
         origin=tuned.origin if tuned else None,
         verified=hit.verified,
+        rival=hit.rival,
     )
 
 

@@ -32,6 +32,7 @@ from autotune.tuned.dates import moment
 from autotune.tuned.reading import RecordFile
 from autotune.tuned.record import TIME, TunedProblem, TunedRecord
 from autotune.tuned.recorded_device import RecordedDevice
+from autotune.tuned.rival import TunedCall, rival_of
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -89,6 +90,8 @@ class Hit(NamedTuple):
     expected_ms: float | None = None
     #: Whether the size of the problem is in a range of verified sizes.
     verified: bool = False
+    #: The vendor's call that answers in place of the plan; None: the plan is better, or the problem was not tuned.
+    rival: TunedCall | None = None
 
 
 class Group(msgspec.Struct, eq=False, frozen=True):
@@ -244,7 +247,8 @@ def _search(
     if row and plan:
         share = 1.0 if plan is row.plans[0] else row.share_of_second
         known_ms = row.tuned.median_ms if row.tuned and plan is row.plans[0] else None
-        return Hit(plan, row, EXACT, share, share, known_ms, verified=True)
+        rival = rival_of(row.tuned.race, deterministic) if row.tuned else None
+        return Hit(plan, row, EXACT, share, share, known_ms, verified=True, rival=rival)
     is_plain = asked.is_plain and not deterministic
     question = Question(
         asked.problem, asked.place, asked.fields, is_plain, is_able, multiprocessors

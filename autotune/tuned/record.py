@@ -152,6 +152,10 @@ class ContenderResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     static_shared_bytes: Count | None = None
     #: Of a configuration; see `CodeHash`.
     code: CodeHash = ""
+    #: True for a vendor's call that may answer calls: it was verified like a configuration.
+    answers: bool = False
+    #: What decides the results of a vendor's call, as a library's version; empty if unknown.
+    pins: Text = ""
 
 
 class RaceResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
