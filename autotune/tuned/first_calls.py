@@ -12,6 +12,7 @@ same code agree.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Literal, NamedTuple
@@ -29,6 +30,8 @@ from autotune.tuned.recorded_device import RecordedDevice
 MAX_ANSWERS = 4096
 #: Maximum number of bytes of an answer.
 _MAX_BYTES = 1 << 20
+#: Two changes of a folder within this time may leave it with one time of change, in ns; FAT counts in 2 s.
+_TICK_NS = 2_000_000_000
 #: The file in the folder of an answer.
 _FILE = "answer.json"
 
@@ -73,16 +76,19 @@ class FirstCalls:
         self._kernel, self._layers, self._user = kernel, layers(owner), user_folder(owner)
         #: States of the folders of all devices, to notice new answers.
         self._states: list[tuple[int, ...]] = []
+        self._looked_ns = 0
         self.refresh()
 
     def refresh(self) -> bool:
-        """Return whether an answer was added or removed since the last call."""
+        """Return whether an answer may have been added or removed since the last call."""
+        before_ns, self._looked_ns = self._looked_ns - _TICK_NS, time.time_ns()
         states = [
             stamp_of(self._folder(records, device))
             for layer, records in self._layers
             for device in device_folders(layer, records)
         ]
-        is_changed, self._states = states != self._states, states
+        is_recent = any(state and state[0] > before_ns for state in states)
+        is_changed, self._states = is_recent or states != self._states, states
         return is_changed
 
     def answers(
