@@ -407,6 +407,15 @@ def test_the_cache_is_shown_and_cleared(
     assert not list((tmp_path / "data").iterdir())
 
 
+def test_a_cache_that_cannot_be_made_is_an_error_with_the_remedy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    message = fails(capsys, 1, "check", "copy", "--arch", "sm_90", "--samples", "1")
+    assert message.endswith("name another folder for the cache by AUTOTUNE_CACHE_DIR\n")
+
+
 @pytest.mark.parametrize("size", ["lots", "-1G", "9" * 400])
 def test_a_bad_size_of_the_cache_is_one_clear_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str

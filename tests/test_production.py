@@ -200,6 +200,20 @@ def test_binaries_of_an_opencl_device_that_is_elsewhere_are_refused(
         export_records("binaries", [msgspec.structs.replace(known, device=other)])
 
 
+def test_configurations_that_the_device_lacks_are_not_exported(
+    record: Record, tmp_path: Path
+) -> None:
+    """The default of a kernel with several sources may be of a source for other devices."""
+    record()
+    (known,) = read_all(tmp_path / "tuned")
+    row = known.defaults[0]
+    plan = row.plans[0]
+    other = msgspec.structs.replace(plan, configuration={**plan.configuration, "BLOCK": 7})
+    defaults = (msgspec.structs.replace(row, plans=(*row.plans, other)),)
+    with_other = msgspec.structs.replace(known, defaults=defaults)
+    assert export_records("binaries", [with_other]) == export_records("binaries", [known])
+
+
 def test_the_records_in_a_package_answer(
     record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,7 +245,7 @@ def test_calls_of_recorded_problems_find_exported_binaries(name: str) -> None:
     assert choice is not None and choice.is_known
     given = resolved.problem, device, resolved.compiled_scalars
     job = compile_job(kernel, choice.configuration, *given)
-    assert job.key in {other.key for other in precompiled._jobs(kernel, known)}
+    assert job.key in {other.key for _, other in precompiled._jobs(kernel, known)}
 
 
 # ---------------------------------------------------------------------- pins

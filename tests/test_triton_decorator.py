@@ -569,8 +569,9 @@ def test_calls_with_a_rule_are_not_left_to_triton(layers, monkeypatch, rule):
             module._add[(5,)](x, x, x.copy(), 300, 1.0)
 
 
-def test_frozen_programs_record_no_call(tmp_path):
-    interpreted(tmp_path / "program", AUTOTUNE_RECORD_SIZES="1", AUTOTUNE_FROZEN="1")
+@pytest.mark.parametrize(("recording", "frozen"), [("1", "1"), ("0", "0")])
+def test_frozen_programs_and_the_value_0_record_no_call(tmp_path, recording, frozen):
+    interpreted(tmp_path / "program", AUTOTUNE_RECORD_SIZES=recording, AUTOTUNE_FROZEN=frozen)
     assert not list(Path(data_path()).rglob("*.json"))
 
 

@@ -101,7 +101,7 @@ def _kernels(spaces: Path) -> dict[str, list[str]]:
 def test_python_begins_with_its_startup_file(built: Path, tmp_path: Path) -> None:
     """``AUTOTUNE_TRITON`` is read by the file that the wheel puts next to the package."""
     code = "import sys; print([type(finder).__name__ for finder in sys.meta_path][0])"
-    for value, first in (("1", "_AfterImport"), ("", "type")):
+    for value, first in (("1", "_AfterImport"), ("", "type"), ("0", "type")):
         environ = {**os.environ, "AUTOTUNE_TRITON": value}
         command = [built, "-I", "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)

@@ -92,7 +92,7 @@ class ProductionRules:
         try:
             configuration = parsing.configuration(kernel, pin.given)
         except UsageError as error:
-            raise UsageError(f"{pin.source}: {error}") from error
+            raise UsageError(f"{pin.source}: {error}") from None
         _warn_of_pin(kernel.name, str(configuration), pin.source)
         return configuration
 

@@ -228,8 +228,13 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _words_of(error: OSError) -> str:
+    from autotune.files import cache_path
+
     where = f"{error.filename}: " if error.filename else ""
     hint = "; free some space; finished results are kept" if error.errno == errno.ENOSPC else ""
+    failed, cache = f"{error.filename}{os.sep}", cache_path("")
+    if failed.startswith(cache) or cache.startswith(failed):
+        hint += "; name another folder for the cache by AUTOTUNE_CACHE_DIR"
     return f"{where}{error.strerror or error}{hint}"
 
 

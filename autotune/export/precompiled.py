@@ -13,6 +13,7 @@ from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import is_member
 from autotune.kernel.spec import Kernel
 from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
@@ -24,21 +25,26 @@ def precompiled(records: Sequence[TunedRecord]) -> dict[str, bytes]:
     Each is compiled for the device of its record. A GPU need not be present; an OpenCL device must be.
     """
     kernel = find_kernel(records[0].kernel)
-    jobs = {job.key: job for record in records for job in _jobs(kernel, record)}
+    found = [pair for record in records for pair in _jobs(kernel, record)]
+    jobs = {job.key: job for _, job in found}
+    configurations = {job.key: configuration for configuration, job in found}
     # Of the compilers only NVRTC runs in several threads.
     is_nvrtc = not kernel.language and all(job.device.is_cuda for job in jobs.values())
     files: dict[str, bytes] = {}
     with ThreadPoolExecutor(usable_cores() if is_nvrtc else 1) as pool:
         for job, compiled in zip(jobs.values(), pool.map(compile_now, jobs.values()), strict=True):
             if compiled.binary is None:
-                values = ", ".join(f"{name}={value}" for name, value in job.defines)
-                raise kernel.error(f"{values} for {job.device.name}: {compiled.message}")
+                failed = configurations[job.key]
+                raise kernel.error(f"{failed} for {job.device.name}: {compiled.message}")
             files[f"{BINARIES}/{cached_name(job.key)}"] = encoded_binary(compiled.binary)
     return files
 
 
-def _jobs(kernel: Kernel, record: TunedRecord) -> Iterator[CompileJob]:
-    """Yield the jobs of a record: each answer for its problem, then each other plan for one that it allows."""
+def _jobs(kernel: Kernel, record: TunedRecord) -> Iterator[tuple[Configuration, CompileJob]]:
+    """Yield the jobs of a record: each answer for its problem, then each other plan for one that it allows.
+
+    Leave out configurations that the device's space lacks, as a default that is for other devices.
+    """
     device = _device(record)
     problems = [Problem(dict(entry.problem)) for entry in record.problems]
     answers = [(plan, Problem(dict(e.problem))) for e in record.problems for plan in e.plans]
@@ -46,7 +52,9 @@ def _jobs(kernel: Kernel, record: TunedRecord) -> Iterator[CompileJob]:
         allowed = (problem for problem in problems if plan.allows({**record.layout, **problem}))
         answers += [(plan, problem) for problem in allowed][:1]
     for plan, problem in answers:
-        yield compile_job(kernel, Configuration(dict(plan.configuration)), problem, device)
+        configuration = Configuration(dict(plan.configuration))
+        if is_member(kernel, configuration, device):
+            yield configuration, compile_job(kernel, configuration, problem, device)
 
 
 def _device(record: TunedRecord) -> Device:

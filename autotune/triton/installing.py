@@ -1,7 +1,7 @@
 """`install`: modules that are imported afterwards tune with `autotune` where they use `triton.autotune`.
 
-Python runs `at_import` when it starts, if the environment variable ``AUTOTUNE_TRITON`` is set: the installed
-package has a file ``kernel_autotune.pth`` with the call.
+Python runs `at_import` when it starts, if the environment variable ``AUTOTUNE_TRITON`` is set and not 0: the
+installed package has a file ``kernel_autotune.pth`` with the call.
 """
 
 from __future__ import annotations

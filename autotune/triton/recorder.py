@@ -22,7 +22,7 @@ _RECORD = "AUTOTUNE_RECORD_SIZES"
 
 def is_recording() -> bool:
     """Return whether the environment asks for recording; frozen calls write no file."""
-    return bool(os.environ.get(_RECORD)) and not ProductionRules.of().frozen
+    return os.environ.get(_RECORD, "") not in ("", "0") and not ProductionRules.of().frozen
 
 
 def kernel_of_recorded(function: TritonFunction) -> DecoratedKernel:
