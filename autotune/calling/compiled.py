@@ -15,6 +15,7 @@ import torch
 from autotune.calling.binding import LOADED, bind
 from autotune.errors import UsageError
 from autotune.kernel.operand import NewArray, Operand
+from autotune.syntax import parsed
 
 _LIBRARY = torch.library.Library("autotune", "FRAGMENT")
 
@@ -61,14 +62,14 @@ def _written(key: str, form: str) -> tuple[int, ...]:
 
 
 def _arguments(form: str, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    _, names = literal_eval(form)
+    _, names = parsed(lambda: literal_eval(form))
     first = len(values) - len(names)
     return tuple(values[:first]), dict(zip(names, values[first:], strict=True))
 
 
 def _results(key: str, form: str) -> tuple[Operand, ...]:
     """Return the results of a call as its ``call`` function describes them."""
-    layouts, _ = literal_eval(form)
+    layouts, _ = parsed(lambda: literal_eval(form))
     values = [
         Operand(layout[0], layout[1], layout[2], source=position)
         if isinstance(layout, tuple)
@@ -86,7 +87,7 @@ def _kernel(key: str) -> Any:
 
 
 def _call(key: str, form: str, read: Sequence[Any], written: Sequence[Any] = ()) -> list[Any]:
-    layouts, _ = literal_eval(form)
+    layouts, _ = parsed(lambda: literal_eval(form))
     passed = dict(zip(_written(key, form), written, strict=True))
     others = iter(read)
     values = [

@@ -17,6 +17,7 @@ import warnings
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from autotune.element_types import ELEMENT_TYPES
 from autotune.errors import MissingDependencyError, SpecError
 from autotune.languages import ptx, slices
 from autotune.languages.base import ALIGNMENT, Files, PassedValue
+from autotune.syntax import parsed
 from autotune.values import Value
 
 #: Triton's names of types; it has none for 4-bit types and powers of two, and gets their bytes.
@@ -314,7 +316,7 @@ def _chosen(defines: Mapping[str, str], options: Sequence[str]) -> dict[str, Any
             raise CompileError(
                 f"option {option!r}: expected an option of Triton, such as 'num_warps=8'"
             )
-        chosen[key] = literal_eval(value)
+        chosen[key] = parsed(partial(literal_eval, value))
     return chosen
 
 

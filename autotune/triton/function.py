@@ -27,9 +27,6 @@ from autotune.triton.decorated_kernel import DecoratedKernel
 from autotune.triton.options import Options, as_recorded
 from autotune.values import Configuration, Problem
 
-#: Options of Triton that a call may give.
-OPTIONS = TritonLanguage.options
-
 
 @dataclass(frozen=True)
 class NewCall:
@@ -122,7 +119,7 @@ class TritonFunction:
         Raise `UsageError` if only Triton can launch it.
         """
         options = {name: value for name, value in bound.items() if name not in self.parameters}
-        if other := options.keys() - OPTIONS:
+        if other := options.keys() - TritonLanguage.options:
             raise UsageError(f"{min(other)} is neither an argument nor an option that is known")
         arguments, operands, constants = dict[str, Any](), dict[str, Operand](), dict[str, Any]()
         types = list[str]()
@@ -138,10 +135,7 @@ class TritonFunction:
             elif name not in self.tuned and name not in self.heuristics:
                 raise UsageError(f"{name} is missing, which the device function takes")
         keys = {name: bound.get(name) for name in self.keys if name not in operands}
-        fields = {
-            **keys,
-            **{name: constants[name] for name in constants if name in self.constants},
-        }
+        fields = keys | {name: constants[name] for name in constants if name in self.constants}
         problem = {name.lower(): field_of(name, value) for name, value in fields.items()}
         types += [f"{name}={field_of(name, options[name])}" for name in sorted(options)]
         problem[TYPES] = "-".join(types)
@@ -165,7 +159,8 @@ class TritonFunction:
             call.file == self.file
             and self.constants <= call.constants.keys()
             and [n for n in taken if n not in call.constants] == list(call.arguments)
-            and set(taken) == (call.arguments.keys() | call.constants.keys()) - OPTIONS
+            and set(taken)
+            == (call.arguments.keys() | call.constants.keys()) - TritonLanguage.options
             and fields | {TYPES} == call.problem.keys()
             and not self.configurations.keys().isdisjoint(listed_in(call))
         )

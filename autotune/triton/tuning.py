@@ -64,11 +64,15 @@ def chosen(
             if not _is_known(kernel, _found(kernel, call.problem, device)):
                 raise AutotuneError(f"no configuration was verified for ({call.problem})")
         found = _found(kernel, call.problem, device)
-    if found is not None and Configuration(dict(found)) in call.kept:
-        choice = Choice(kernel.name, call.problem, Configuration(dict(found)), found)
-    else:
-        choice = Choice(kernel.name, call.problem, next(iter(call.kept)), None)
-    return choice, is_settled
+    choice = _recorded(kernel, call, found)
+    return choice or Choice(kernel.name, call.problem, next(iter(call.kept)), None), is_settled
+
+
+def _recorded(kernel: DecoratedKernel, call: NewCall, found: TunedConfig | None) -> Choice | None:
+    """Return an answer of lookup as a choice; None if the list or pruning leaves its configuration out."""
+    if found is None or (configuration := Configuration(dict(found))) not in call.kept:
+        return None
+    return Choice(kernel.name, call.problem, configuration, found)
 
 
 def _pinned(
@@ -92,12 +96,12 @@ def _frozen(
     rules: ProductionRules,
 ) -> Choice:
     """Return the recorded answer of a call; raise `NoAnswerError` if it is not accepted."""
-    is_listed = found is not None and Configuration(dict(found)) in call.kept
-    if found is None or not is_listed or not rules.accepts(found):
+    choice = _recorded(kernel, call, found)
+    if choice is None or not rules.accepts(found):
         what = f"{kernel.name} ({call.problem}) on {device.name}"
-        answer = found if is_listed else None
+        answer = found if choice else None
         raise rules.refusal(what, answer, f"{RECORD_CALLS}, then: {function.tuning_command}")
-    return Choice(kernel.name, call.problem, Configuration(dict(found)), found)
+    return choice
 
 
 def _tune(
