@@ -67,13 +67,15 @@ class Watched(DeviceWorker):
         self.before = before
         self.asked, self.held_against, self.spans_s = [], [], []
 
-    def measure(self, job, configuration, binary, rule, best_samples_ms, best_cost):
+    def measure(self, job, configuration, binary, *given, task=None):
+        if task is not None:
+            return super().measure(job, configuration, binary, *given, task=task)
         self.before()
         self.asked.append(configuration)
-        self.held_against.append(best_samples_ms)
+        self.held_against.append(given[1])
         begun_s = time.monotonic()
         try:
-            return super().measure(job, configuration, binary, rule, best_samples_ms, best_cost)
+            return super().measure(job, configuration, binary, *given)
         finally:
             self.spans_s.append((begun_s, time.monotonic()))
 
@@ -201,6 +203,21 @@ def test_equal_binary_and_launch_share_one_measurement(evaluator, worker, same_c
     assert first.configuration == Configuration(BLOCK=32)
     assert twin == replace(first, configuration=Configuration(BLOCK=64), compile_s=64.0)
     assert first.status is Status.OK
+
+
+def test_what_was_timed_before_the_reference_is_verified_and_not_timed_again(
+    evaluator, worker, same_code, monkeypatch
+):
+    made = evaluator(("(blocks(p, c),), block=(c.BLOCK,)", "(32,), block=(32,)"), pool=same_code)
+    with monkeypatch.context() as patch:
+        timed = worker.measure
+        patch.setattr(worker, "measure", lambda *a: replace(timed(*a), status=Status.PENDING))
+        (first,) = made.measure([Configuration(BLOCK=32)])
+    made.go_on(replace(made.job))
+    (twin,) = made.measure([Configuration(BLOCK=64)])
+    assert worker.asked == [Configuration(BLOCK=32)]
+    assert first.status is Status.PENDING and twin.status is Status.OK
+    assert twin.samples_ms == first.samples_ms
 
 
 @pytest.mark.parametrize(

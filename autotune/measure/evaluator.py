@@ -51,6 +51,8 @@ _SWITCH_S = 0.0002
 
 #: The result of a compile, or a measurement that needs none.
 _Outcome: TypeAlias = Compiled | Measurement
+#: Measurements by their key; see `DeviceEvaluator.twins`.
+_ByTwin: TypeAlias = dict[str, Measurement]
 
 
 def nothing() -> None:
@@ -211,9 +213,7 @@ class DeviceEvaluator:
             message = "it compiled before, and does not compile now"
             return replace(measurement, status=Status.COMPILE_FAILED, message=message)
         found = self._lanes[0].worker.check(self.job, configuration, binary)
-        measurement = replace(
-            measurement, status=found.status, message=found.message, checks=found.checks
-        )
+        measurement = measurement.verified(found)
         return with_metrics(measurement, self.kernel, self.job.problem, self.job.device)
 
     def binary(self, configuration: Configuration) -> Binary | None:
@@ -405,18 +405,24 @@ class _Lane:
         self._busy_s = 0.0
         #: Configurations in progress, in the order of their begin.
         self.begun: deque[_Begun] = deque()
+        #: The job, its measurements, and the pending measurements of an earlier job without expected outputs.
+        #: One attribute, because threads read it meanwhile.
+        self._known: tuple[Job, _ByTwin, _ByTwin] = job, {}, {}
         self.go_on(job)
 
+    @property
+    def job(self) -> Job:
+        return self._known[0]
+
     def go_on(self, job: Job) -> None:
-        """Go on with a job, without the times so far."""
-        self.job = job
+        """Go on with a job, without the times so far; what was timed for a claim is not timed again."""
+        pending = {k: m for k, m in dict(self._known[1]).items() if m.status is Status.PENDING}
+        self._known = job, {}, {key: row for key, row in pending.items() if row.samples_ms}
         #: Samples of the fastest configuration so far, to compare with; empty if there is none.
         self._best_samples_ms: tuple[float, ...] = ()
         self._best_cost = math.inf
         #: UUID of the card of these samples; in a fleet another card may replace it.
         self._best_uuid = job.device.uuid
-        #: Measurements by their key; see `DeviceEvaluator.twins`.
-        self._by_twin: dict[str, Measurement] = {}
 
     def prepare(self) -> None:
         """Upload data in a thread; the first measurement raises the error if that fails."""
@@ -451,8 +457,10 @@ class _Lane:
         self, configuration: Configuration, binary: Binary, compile_s: float, twin: str
     ) -> Measurement:
         """Measure a configuration, or reuse the measurement with an equal key."""
-        job, known = self.job, self._by_twin
-        if twin not in known:
+        job, known, timed = self._known
+        if twin not in known and twin in timed:
+            known[twin] = timed[twin].verified(self.worker.check(job, configuration, binary))
+        elif twin not in known:
             best, begun_s = (self._best_samples_ms, self._best_cost), time.monotonic()
             known[twin] = found = self.worker.measure(job, configuration, binary, self.rule, *best)
             self._busy_s = found.verify_s + found.measure_s

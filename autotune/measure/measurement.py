@@ -116,6 +116,10 @@ class Measurement:
     #: Cost by an `Objective` other than the time; see `cost`.
     score: float | None = None
 
+    def verified(self, found: Measurement) -> Measurement:
+        """Return a pending measurement with the result of a later verification."""
+        return replace(self, status=found.status, message=found.message, checks=found.checks)
+
     @property
     def median_ms(self) -> float | None:
         """Median of the samples; None if nothing comparable was timed."""
