@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
-from autotune import lookup, tune
+from autotune import load, lookup, tune
 from autotune.calling import first_call
+from autotune.calling.choice import Choice
 from autotune.cli import run
 from autotune.files import data_path
 from autotune.kernel.catalog import bundled_folder
@@ -149,6 +151,8 @@ def test_a_faster_call_is_the_rival_of_the_configuration(
     assert "rival: numpy (NumPy 1) at 0." in capsys.readouterr().out
     assert run(["lookup", "product", "n=64", "--arch", "opencl_cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rival"]["name"] == "numpy"
+    (report,) = Path("reports").rglob("product.md")
+    assert "; numpy answers" in report.read_text()
 
 
 def test_a_slower_call_and_one_that_does_not_answer_are_only_raced(tuned: Tuned) -> None:
@@ -230,3 +234,92 @@ def test_a_difference_within_the_uncertainty_makes_no_rival(tuned: Tuned) -> Non
         found = msgspec.structs.replace(race, rounds=rounds, contenders=(won, changed))
         assert (rival_of(found) is not None) == is_rival
         assert rival_of(found, deterministic=True) is None
+
+
+# ---------------------------------------------------------------------- calls
+
+#: A baseline that leaves a mark, so that a test sees who computed the result.
+MARKED = FAST.replace("out=c)", "out=c); calls.append(1)").replace(
+    "def call", "import builtins\n    calls = builtins.calls_of_rival\n    def call"
+)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The calls of the rival in this process; the worker has a list of its own."""
+    made: list[int] = []
+    monkeypatch.setattr("builtins.calls_of_rival", made, raising=False)
+    return made
+
+
+@pytest.fixture
+def answering(tuned: Tuned, tmp_path: Path, calls: list[int]) -> Callable[..., tuple[Choice, int]]:
+    """Tune with NumPy as the rival; return a function that calls, and returns the choice and the rival's calls."""
+    tuned(FAST, "answers=True, deterministic=True")
+
+    def called(n: int = 64, **rules: Any) -> tuple[Choice, int]:
+        a, b = np.random.default_rng(1).standard_normal((2, n, n), dtype=np.float32)
+        product, before = load("product", **rules), len(calls)
+        np.testing.assert_allclose(product(a, b), a @ b, atol=1e-4)
+        out = np.empty((n, n), np.float32)
+        assert product(a, b, out) is out
+        np.testing.assert_allclose(out, a @ b, atol=1e-4)
+        return product.choice(a, b), len(calls) - before
+
+    declare(tmp_path, MARKED, "answers=True, deterministic=True")
+    return called
+
+
+def test_the_rival_answers_calls_of_its_size(
+    answering: Callable[..., tuple[Choice, int]], calls: list[int]
+) -> None:
+    choice, count = answering()
+    assert count == 2 and choice.rival
+    assert choice.why.startswith("numpy (NumPy 1) at 0.")
+    assert "of the configuration's cost answers, exact of " in choice.why
+    for rules in (
+        {"rivals": False},
+        {"config": {"BLOCK": 32}},
+        {"rivals": False, "frozen": True},
+    ):
+        choice, count = answering(**rules)
+        assert count == 0 and choice.rival is None
+    for rules in ({"frozen": True}, {"deterministic": True}):
+        assert answering(**rules)[1] == 2
+    assert answering(n=65)[1] == 0  # it was not timed there
+    a = np.ones((128, 128), np.float32)[::2, ::2]  # the kernel gets copies
+    product = load("product")
+    assert product.choice(a, a).rival is None
+    np.testing.assert_array_equal(product(a, a), np.full((64, 64), 64))
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize(
+    ("body", "options"),
+    [
+        (MARKED, ""),
+        (MARKED.replace("NumPy 1", "NumPy 2"), "answers=True"),
+        ("return None", "answers=True"),
+    ],
+    ids=["only raced", "another version", "none"],
+)
+@pytest.mark.filterwarnings("ignore:product.*is now 'NumPy 2', and 'NumPy 1' was verified")
+def test_a_kernel_that_lost_its_rival_launches_the_configuration(
+    answering: Callable[..., tuple[Choice, int]], tmp_path: Path, body: str, options: str
+) -> None:
+    declare(tmp_path, body, options)
+    assert answering()[1] == 0
+
+
+def test_a_rival_that_is_not_declared_deterministic_answers_no_deterministic_call(
+    answering: Callable[..., tuple[Choice, int]], tmp_path: Path
+) -> None:
+    declare(tmp_path, MARKED)
+    assert answering(deterministic=True)[1] == 0
+    assert answering()[1] == 2
+
+
+def test_operators_of_torch_tell_kernels_without_rivals_apart(tuned: Tuned, tmp_path: Path) -> None:
+    declare(tmp_path, FAST)
+    (tmp_path / "kernels/product.cu").write_text(SOURCE)
+    assert load("product").key != load("product", rivals=False).key

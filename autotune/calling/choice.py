@@ -38,6 +38,7 @@ from autotune.tuned.lookup import answer_with, lookup, table_of
 from autotune.tuned.merged import DEFAULT, EXACT, FIRST_CALL
 from autotune.tuned.reading import warn
 from autotune.tuned.record import TunedProblem
+from autotune.tuned.rival import TunedCall
 from autotune.values import Configuration, Problem
 
 
@@ -59,6 +60,8 @@ class Choice:
         The small problem on which ``load(..., verify=True)`` verified the configuration.
     pinned_by : str
         The variable or argument that pins the configuration; empty if none does.
+    rival : TunedCall or None
+        The call of another library that answers in place of the configuration.
     """
 
     kernel: str
@@ -67,6 +70,7 @@ class Choice:
     tuned: TunedConfig | None
     twin: Problem | None = None
     pinned_by: str = ""
+    rival: TunedCall | None = None
 
     @property
     def is_verified(self) -> bool:
@@ -99,7 +103,8 @@ class Choice:
         stale = "".join(f"; {reason}" for reason in self.tuned.stale_reasons)
         sizes = f"; verified on {self.twin}" if self.twin else "; not verified at such a size"
         sizes = "" if self.tuned.verified else sizes
-        return f"{self.tuned.quality} of {self.tuned.source}{speed}{sizes}{stale}{other}"
+        call = f"{self.rival} answers, " if self.rival else ""
+        return f"{call}{self.tuned.quality} of {self.tuned.source}{speed}{sizes}{stale}{other}"
 
     def __str__(self) -> str:
         return f"{self.kernel}({self.problem}): {self.configuration} - {self.why}"
@@ -114,6 +119,15 @@ def with_changes(choice: Choice, kernel: Kernel) -> Choice:
     changed = changed_since(kernel, made.source, made.arguments)
     reasons = tuple(dict.fromkeys((*choice.tuned.stale_reasons, *changed)))
     return replace(choice, tuned=replace(choice.tuned, stale_reasons=reasons))
+
+
+def with_rival(choice: Choice, kernel: Kernel, device: Device, deterministic: bool) -> Choice:
+    """Add to a choice the rival of its answer, if the kernel still lets it answer."""
+    found = choice.tuned.rival if choice.tuned else None
+    rival = kernel.rival(found.name, device.backend) if found else None
+    if rival is None or (deterministic and not rival.deterministic):
+        return choice
+    return replace(choice, rival=found)
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:

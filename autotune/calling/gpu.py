@@ -18,6 +18,7 @@ from autotune.calling.binding import OUTPUTS, ResolvedCall
 from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import DeviceLibrary, Library, cupy
 from autotune.calling.loaded import (
+    PER_THREAD,
     Arena,
     LoadedModule,
     LoadedPlan,
@@ -28,6 +29,7 @@ from autotune.calling.loaded import (
     on_device,
     on_stream,
 )
+from autotune.calling.rivals import RivalStep, takes_rival
 from autotune.calling.steps import (
     CODES,
     CODES_OF_INTEGERS,
@@ -43,8 +45,6 @@ from autotune.kernel.spec import Fill
 from autotune.kernel.view_layout import layout_of
 from autotune.kernel.views import View
 
-#: CU_STREAM_PER_THREAD of the driver API: the default stream of the calling thread.
-_PER_THREAD = 2
 #: CUresult: this thread has no context yet.
 _NO_CONTEXT = 201
 #: Alignment of workspaces in bytes, as of cudaMalloc.
@@ -195,6 +195,8 @@ class GpuCall:
             parameters = [self._parameter(name, resolved, places) for name in names]
             steps.append(launch_step(number, step, parameters))
             number += 1
+        if plan.choice.rival and takes_rival(resolved, plan.device.is_cuda, self._index):
+            return [RivalStep(resolved, plan, self._index, places, steps)]
         return steps
 
     def _places(self, resolved: ResolvedCall, plan: LaunchPlan) -> dict[str, int]:
@@ -298,7 +300,7 @@ class GpuCall:
 
     def _place(self, stream: int) -> object:
         """Return the key of a queue whose launches run in order."""
-        return (stream, get_ident()) if stream == _PER_THREAD else stream
+        return (stream, get_ident()) if stream == PER_THREAD else stream
 
     def _returned(self, values: Sequence[Any], made: Sequence[Any]) -> Any:
         results = [

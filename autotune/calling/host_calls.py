@@ -11,6 +11,7 @@ import numpy as np
 from autotune.calling.binding import CallArguments, ResolvedCall
 from autotune.calling.choice import LaunchPlan
 from autotune.calling.libraries import Library, Numpy
+from autotune.calling.rivals import answered
 from autotune.devices.base import Executor
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
@@ -53,6 +54,8 @@ class HostCall:
         for name in resolved.outputs:
             if not host[name].flags.writeable:
                 raise UsageError(f"{resolved.kernel.name}: the output {name} is read-only")
+        if answered(resolved, plan, host):
+            return _returned(resolved.results, values, self._library, made.__getitem__)
         arrays = {**plan.arguments, **plan.scratch}
         buffers = {
             name: executor.allocate(max(1, argument.nbytes))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -28,6 +29,7 @@ from autotune.calling.host_calls import EmptyCall, HostCall
 from autotune.calling.libraries import KINDS, Library, kind_of
 from autotune.calling.loaded import LoadedPlan
 from autotune.calling.production import Frozen, ProductionRules, keep_cupy_in_memory
+from autotune.calling.rivals import takes_rival
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import UsageError
@@ -53,6 +55,7 @@ def load(
     verify: bool = False,
     frozen: Frozen = None,
     config: Mapping[str, Any] | None = None,
+    rivals: bool = True,
 ) -> TunedKernel:
     """Return a tuned kernel as a function on arrays.
 
@@ -84,6 +87,9 @@ def load(
         Launch this configuration instead of the records' answer; parameters that are left out have the
         kernel's defaults. It does not hold for kernels that this one passes calls on to. Default: the entry
         of the kernel in ``AUTOTUNE_PIN`` (``sgemm:BM=64,BN=64;gemv:...``), which pins any kernel.
+    rivals : bool
+        Let a call of another library answer where it is the `TunedConfig.rival` of the answer. False: launch
+        configurations of the kernel only.
 
     Returns
     -------
@@ -109,7 +115,7 @@ def load(
     folder = Path(spaces) if spaces else None
     declared = find_kernel(kernel, folder) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    rules = ProductionRules.of(frozen, declared.name, config)
+    rules = ProductionRules.of(frozen, declared.name, config, rivals)
     rules.pinned(declared)  # raises an error now, not at the first call
     if rules.frozen and verify:
         raise UsageError(
@@ -236,7 +242,9 @@ class TunedKernel:
         found = (
             _device(arguments.index, resolved.kernel) if device is None else choose_device(device)
         )
-        return self._explained(resolved.kernel, resolved.problem, found)
+        choice = self._explained(resolved.kernel, resolved.problem, found)
+        takes = takes_rival(resolved, found.is_cuda, arguments.index)
+        return choice if takes else replace(choice, rival=None)
 
     def __repr__(self) -> str:
         kept = ", deterministic" if self.deterministic else ""

@@ -13,6 +13,8 @@ from autotune.devices.cubin import constant
 from autotune.devices.graph import everything_allowed
 from autotune.kernel.spec import Launch
 
+#: CU_STREAM_PER_THREAD of the driver API: the default stream of the calling thread.
+PER_THREAD = 2
 #: CUfunction_attribute of the driver API: dynamic shared memory that a function may use.
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 

@@ -13,7 +13,14 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from autotune.calling.choice import Choice, choose, pinned_choice, recorded_choice, tuning_command
+from autotune.calling.choice import (
+    Choice,
+    choose,
+    pinned_choice,
+    recorded_choice,
+    tuning_command,
+    with_rival,
+)
 from autotune.devices.device import Device
 from autotune.errors import NoAnswerError, UsageError, unknown
 from autotune.kernel import parsing
@@ -66,6 +73,8 @@ class ProductionRules:
     frozen: str = ""
     #: By name of the kernel. Names of kernels that are never called have no effect.
     pins: Mapping[str, Pin] = field(default_factory=lambda: MappingProxyType({}))
+    #: Whether rivals may answer; see docs/spaces.md. Not where a configuration is pinned.
+    rivals: bool = True
     #: The arguments of `load` that differ from the environment's rules, as text; part of a function's name in torch.
     arguments: str = ""
 
@@ -75,6 +84,7 @@ class ProductionRules:
         frozen: Frozen = None,
         kernel: str = "",
         config: str | Mapping[str, Any] | None = None,
+        rivals: bool = True,
     ) -> ProductionRules:
         """Return the rules of the environment, overridden by the arguments of `load` for a kernel."""
         pins = dict(_pins(os.environ.get(PIN, "")))
@@ -82,7 +92,8 @@ class ProductionRules:
         if config is not None:
             pins[kernel] = Pin(config, "load(config=...)")
             arguments += f", config={config}"
-        return cls(_mode(frozen), MappingProxyType(pins), arguments)
+        arguments += "" if rivals else ", rivals=False"
+        return cls(_mode(frozen), MappingProxyType(pins), rivals, arguments)
 
     def pinned(self, kernel: Kernel) -> Configuration | None:
         """Return the configuration that a kernel is pinned to; raise `UsageError` if it is not declared."""
@@ -99,7 +110,7 @@ class ProductionRules:
     def choose(
         self, kernel: Kernel, problem: Problem, device: Device, deterministic: bool
     ) -> Choice:
-        """Return the pinned configuration, else the answer that the rules allow.
+        """Return the pinned configuration, else the answer that the rules allow, with its rival.
 
         Raise `UsageError` if the pin cannot run, and `NoAnswerError` if frozen calls have no answer.
         """
@@ -107,6 +118,12 @@ class ProductionRules:
         if pinned is not None:
             source = self.pins[kernel.name].source
             return pinned_choice(kernel, problem, device, deterministic, pinned, source)
+        choice = self._recorded(kernel, problem, device, deterministic)
+        return with_rival(choice, kernel, device, deterministic) if self.rivals else choice
+
+    def _recorded(
+        self, kernel: Kernel, problem: Problem, device: Device, deterministic: bool
+    ) -> Choice:
         if not self.frozen:
             return choose(kernel, problem, device, deterministic)
         recorded, reason = recorded_choice(kernel, problem, device, deterministic)

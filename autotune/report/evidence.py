@@ -18,6 +18,7 @@ from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.text_table import Table
 from autotune.tuned.counted import CountedVariant
 from autotune.tuned.record import ContenderResult, RaceResult, TunedProblem
+from autotune.tuned.rival import rival_of
 from autotune.values import Configuration, Problem, Value
 
 #: Maximum number of parameters in a figure, most important first.
@@ -66,9 +67,10 @@ def _final(
 
 
 def verdict(race: RaceResult, found: ContenderResult) -> str:
-    """Return ``winner``, ``tied``, ``slower`` or ``vendor``."""
+    """Return ``winner``, ``tied``, ``slower`` or ``vendor``; ``answers`` for a vendor's call that does."""
     if found.vendor:
-        return "vendor"
+        rival = rival_of(race)
+        return "answers" if rival and rival.name == found.vendor else "vendor"
     return "winner" if found is race.winner else "tied" if found.tied else "slower"
 
 

@@ -17,6 +17,7 @@ from autotune.report.text_table import Table
 from autotune.report.wording import NONE, limit_words, listed, plural, value_text, without_paths
 from autotune.run.verdict import LESS_NOISE
 from autotune.tuned.record import TIME, RaceResult, TunedProblem
+from autotune.tuned.rival import rival_of
 from autotune.values import SOURCE, Configuration, Problem
 
 #: With more parameters than this, few problems are columns instead of rows.
@@ -221,6 +222,8 @@ def _winner(
         return {"Problem": problem.name, "Time": "no winner", "Tried": wording.count(tried or None)}
     energy, speedup = entry.winner.energy, entry.race.speedup
     vendor = f" {entry.race.vendor_name}" if name_vendor else ""
+    rival = rival_of(entry.race)
+    vendor += f"; {rival.name} answers" if rival else ""
     share, limit = entry.limit_fraction, limit_words(entry.limit_name or "")
     won = energy.call_mj if energy else None
     return {
