@@ -189,6 +189,13 @@ def test_a_wrong_call_is_left_out_and_named(tuned: Tuned, body: str, why: str) -
     assert lookup("product", arch="opencl_cpu", n=64).rival is None
 
 
+def test_a_call_that_fails_while_it_is_timed_leaves_the_race(tuned: Tuned) -> None:
+    late = "; n < 64 or count.append(1); len(count) < 40 or a.no_attribute"
+    with pytest.warns(UserWarning, match="no ratio to numpy, which failed: AttributeError: 'num"):
+        tuned(FAST.replace("call()", "call(count=[])").replace("out=c)", f"out=c){late}"))
+    assert vendor() is None
+
+
 def test_other_bits_of_a_call_that_is_declared_deterministic_leave_it_out(tuned: Tuned) -> None:
     body = FAST.replace("call()", "call(count=[0])").replace(
         "out=c)",

@@ -105,7 +105,8 @@ class TunedConfig(Mapping[str, Any]):
         the command that tunes the kernel; empty if such a record answers.
     rival : TunedCall or None
         A call of another library that was faster than this configuration in the race of this problem, by more
-        than the uncertainty, and that the kernel lets answer (``baseline(..., answers=True)``).
+        than the uncertainty, and that the kernel lets answer (``baseline(..., answers=True)``). `load` makes it in
+        place of the launches.
     """
 
     _values: Mapping[str, Value]
