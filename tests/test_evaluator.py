@@ -205,6 +205,15 @@ def test_equal_binary_and_launch_share_one_measurement(evaluator, worker, same_c
     assert first.status is Status.OK
 
 
+def test_compilers_that_are_busy_for_others_do_not_end_a_search(evaluator, same_code, monkeypatch):
+    """Of other problems, for example."""
+    made = evaluator(pool=same_code)
+    made.compiles_ahead = True  # as on a GPU
+    monkeypatch.setattr(SameCode, "has_enough", property(lambda self: True))
+    asked = [Configuration(BLOCK=32), Configuration(BLOCK=64)]
+    assert {found.configuration for found in made.measure(asked)} == {*asked}
+
+
 def test_what_was_timed_before_the_reference_is_verified_and_not_timed_again(
     evaluator, worker, same_code, monkeypatch
 ):

@@ -330,8 +330,8 @@ class _Batch:
                 self._take(self._source, min(_CPU_BATCH, self._ahead))
             return
         while not self._is_dry and len(self.ready) + self.compiling < self._ahead:
-            if self._compilers.has_enough:
-                return
+            if self._compilers.has_enough and (is_measuring or self.ready or self.compiling):
+                return  # jobs of others alone would end the search
             self._compilers.is_all_submitted = self._is_dry = not self._take(self._source)
             if not self.done.empty() or (self._evaluator.has_room and self.supply()):
                 return  # the device gets its work first
