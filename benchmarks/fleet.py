@@ -286,7 +286,7 @@ def searched(
             begun = ProblemSearch(bench, store, run_id, lambda event: None)
             (problem,) = request.problems
             found = begun.search(problem, simulated.recording.space, budget, [])
-            asked[kernel.name] = len(found.asked)
+            asked[kernel.name] = len(found.measurements)
             store.finish_run(run_id, "done")
 
     threads = [

@@ -20,7 +20,6 @@ from autotune.data.dataset import RANDOM
 from autotune.devices.base import Binary, ContextLostError, Executor, LaunchError, Timer
 from autotune.kernel.snapshot import load_kernel
 from autotune.measure import verify, worker_state
-from autotune.measure.launchable import Launchable
 from autotune.measure.race import Contender, interleaved, launch_alike, take
 from autotune.measure.timing import Take
 from autotune.measure.vendor_call import vendor_arguments
@@ -125,7 +124,7 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
     rivals, tried, note = _right_rivals(executor, data, job, entrants)
     finalists = _fastest(executor, rivals, set(entrants.rivals), seed)
     taken = take(job, entrants.ours)
-    assert taken is not None and taken.ready is not None
+    assert taken is not None and taken.run is not None
     timers = [taken.timer, *(rivals[name].timer for name in finalists)]
     cold = [*timers, *_empty(executor)]
     launch_alike(cold)
@@ -138,7 +137,7 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
     by_time = dict(zip(finalists, others, strict=False))
     best = rivals[min(by_time, key=by_time.__getitem__)].timer if by_time else None
     is_long = ours > _LONG_MS and executor.device.backend == "cuda"
-    run = partial(executor.run, *taken.ready.bind(RANDOM))
+    run = partial(taken.run, RANDOM)
     return RowSamples(
         ours={state: tuple(found[0]) for state, found in samples.items()},
         rivals={
@@ -253,9 +252,8 @@ def accuracy(
     import cupy
     from accuracy import DATA, Exact
 
-    worker_state.prepare_job(job)
+    ready = worker_state.launchable(job, configuration, binary)
     executor, data, _ = worker_state.current()
-    ready = Launchable(job, configuration, binary)
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)
