@@ -1,4 +1,4 @@
-"""Whether processes that tune on first call end with the same configurations.
+"""Measures if processes that tune on first call end with the same configurations.
 
 ``--processes`` processes with an empty store call ``--sizes`` sizes of a kernel, each in another order; when they are
 done, one more process does. Then all of them call all sizes again. Counted are the sizes that all launch with the same

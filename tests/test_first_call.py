@@ -68,7 +68,7 @@ def forgotten() -> Iterator[None]:
 
 
 def answers() -> list[Path]:
-    """Return the files of all answers, oldest first, without those that killed processes left."""
+    """Return the files of all answers, oldest first; leave out files of killed processes."""
     found = Path(data_path("tuned")).glob("*/*/twice.first_calls/*/answer.json")
     files = [file for file in found if "." not in file.parent.name]
     return sorted(files, key=lambda file: file.parent.stat().st_mtime_ns)
