@@ -1,4 +1,4 @@
-"""What is read from a cubin: variables in constant memory by their C++ names, and its machine code."""
+"""Reads a cubin: variables in constant memory by their C++ names, and its machine code."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the decorator does not take is left to `triton.autotune`; `install` for whole libraries."""
+"""Calls that the decorator leaves to `triton.autotune`; `install` for whole libraries."""
 
 import os
 import subprocess
