@@ -30,8 +30,6 @@ FORMATS = {
 _LINEAR, _PITCHED = 2, 3
 #: CU_TRSF_READ_AS_INTEGER and CU_TRSF_NORMALIZED_COORDINATES.
 AS_INTEGER, NORMALIZED = 1, 2
-#: Most texture objects that a process keeps; the oldest is destroyed when no kernel runs.
-_MAX_OBJECTS = 4096
 
 
 class _Linear(ctypes.Structure):
@@ -130,7 +128,8 @@ class TextureLayout:
         return resource, read
 
 
-#: Texture objects by context, layout and address: to make one takes microseconds.
+#: Texture objects by context, layout and address: to make one takes microseconds. None is destroyed, since a
+#: captured graph may use it; the addresses of a process repeat.
 _objects: dict[object, int] = {}
 _making = threading.Lock()
 
@@ -147,9 +146,6 @@ def _object_at(layout: TextureLayout, address: int) -> int:
         with _making:
             found = _objects.get(key) or _made(driver, layout, address)
             _objects[key] = found
-            if len(_objects) > _MAX_OBJECTS:
-                driver.cuCtxSynchronize()
-                driver.cuTexObjectDestroy(ctypes.c_uint64(_objects.pop(next(iter(_objects)))))
     return found
 
 
